@@ -1,0 +1,7 @@
+# completions: of the shells. A file here is named as the command it completes.
+gfs_bash_completions =
+EXTRA_DIST += $(gfs_bash_completions)
+
+if WITH_BASH_COMPLETION
+bashcompletion_DATA = $(gfs_bash_completions)
+endif

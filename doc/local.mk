@@ -1,0 +1,2 @@
+# doc: what there is to read beside the man pages.
+EXTRA_DIST +=

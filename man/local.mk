@@ -1,0 +1,2 @@
+# man: pages, written in mdoc.
+dist_man_MANS +=

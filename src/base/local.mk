@@ -1,0 +1,2 @@
+# src/base: errors, log, checked encoding, file replacement, knobs.
+libgfs_core_a_SOURCES +=

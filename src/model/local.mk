@@ -1,0 +1,2 @@
+# src/model: modules of the models.
+libgfs_engine_a_SOURCES +=

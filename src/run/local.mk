@@ -1,0 +1,2 @@
+# src/run: the supervisor.
+libgfs_run_a_SOURCES +=

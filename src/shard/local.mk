@@ -1,0 +1,2 @@
+# src/shard: layout arithmetic, units, wrap policy.
+libgfs_core_a_SOURCES +=

@@ -1,0 +1,2 @@
+# src/wire: messages between supervisor, ranks and daemon.
+libgfs_core_a_SOURCES +=

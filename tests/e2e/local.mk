@@ -1,0 +1,2 @@
+# tests/e2e: a whole run, as a user starts it.
+gfs_test_scripts +=

@@ -1,0 +1,2 @@
+# tests/mount: the real daemon, a real mount, the programs people use.
+gfs_test_scripts +=

@@ -1,0 +1,2 @@
+# tools: the program gatherfs, and the scripts of the project.
+EXTRA_DIST +=
