@@ -72,10 +72,16 @@ const struct knob *knob_find(const char *name);
 const struct knob *knob_find_option(const char *option);
 /* The knob whose name is nearest to a misspelt one, or NULL. */
 const struct knob *knob_suggest(const char *name);
+/* -EINVAL and "there is no knob 'NAME'; did you mean ...?". */
+int knob_unknown(const char *name, struct err *err);
+/* True if candidate is nearer to a misspelt word than *best (start with ~0u), which is then lowered. Words that have too little in
+ * common are never near. */
+bool word_is_nearer(const char *word, const char *candidate, unsigned *best);
 
 void config_defaults(struct config *c);
-/* Parses and stores one value. -EINVAL syntax, -ERANGE value; text says knob, value, what was expected. */
+/* Parses and stores one value; a path is added to those that are there. -EINVAL syntax, -ERANGE value; text says knob, value, what was expected. */
 int config_set(struct config *c, const struct knob *k, const char *value, struct err *err);
+void config_clear_paths(struct config *c, const struct knob *k); /* nothing for other types */
 /* The value as text, no newline (KNOB_PATHS: separated by ':' is NOT used; one line each, so
  * config files repeat the line `data = PATH`). */
 int config_get(const struct config *c, const struct knob *k, char *out, size_t cap_bytes);
