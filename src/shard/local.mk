@@ -1,2 +1,3 @@
-# src/shard: layout arithmetic, units, wrap policy.
-libgfs_core_a_SOURCES +=
+libgfs_core_a_SOURCES += \
+	src/shard/layout.c src/shard/layout.h \
+	src/shard/wrap.c src/shard/wrap.h
