@@ -1,2 +1,2 @@
 # doc: what there is to read beside the man pages.
-EXTRA_DIST +=
+EXTRA_DIST += doc/architecture.md
