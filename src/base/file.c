@@ -83,7 +83,8 @@ int file_read(const char *path, size_t max_bytes, char **data, size_t *len_bytes
     close(fd);
     if (rc != 0) {
         free(buf);
-        return err_set(err, -rc, "%s: cannot be read: %s", path, rc == -EFBIG ? "larger than expected" : strerror(-rc));
+        return err_set(err, -rc, "%s: cannot be read: %s", path,
+                       rc == -EFBIG ? "larger than expected" : strerror(-rc));
     }
     buf[len] = '\0';
     *data = buf;

@@ -1,4 +1,5 @@
-/* log.c - lines on stderr: time, level, component, text; one write(2) a line, so that lines of many processes do not mix. */
+/* log.c - lines on stderr: time, level, component, text; one write(2) a line, so that lines of many
+ * processes do not mix. */
 #include "config.h"
 
 #include "base/log.h"
@@ -20,7 +21,8 @@ void log_open(const char *component, enum log_level level) {
 
 void log_set_level(enum log_level level) { log_limit = level; }
 
-static void __attribute__((format(printf, 2, 0))) log_line(enum log_level level, const char *fmt, va_list ap) {
+static void __attribute__((format(printf, 2, 0)))
+log_line(enum log_level level, const char *fmt, va_list ap) {
     static const char *const names[] = {"error", "warning", "info", "debug"};
     if (level > log_limit)
         return;
@@ -31,7 +33,8 @@ static void __attribute__((format(printf, 2, 0))) log_line(enum log_level level,
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &tm);
     size_t n = strftime(line, sizeof(line), "%Y-%m-%dT%H:%M:%S", &tm);
-    n += (size_t)snprintf(line + n, sizeof(line) - n, ".%03ldZ %s: %s: ", now.tv_nsec / 1000000, log_component, names[level]);
+    n += (size_t)snprintf(line + n, sizeof(line) - n, ".%03ldZ %s: %s: ", now.tv_nsec / 1000000,
+                          log_component, names[level]);
     int text = vsnprintf(line + n, sizeof(line) - n - 1, fmt, ap);
     if (text > 0)
         n += (size_t)text;
@@ -43,10 +46,10 @@ static void __attribute__((format(printf, 2, 0))) log_line(enum log_level level,
     errno = saved;
 }
 
-#define LOG_BODY(level)                                                                                                \
-    va_list ap;                                                                                                        \
-    va_start(ap, fmt);                                                                                                 \
-    log_line(level, fmt, ap);                                                                                          \
+#define LOG_BODY(level)                                                                            \
+    va_list ap;                                                                                    \
+    va_start(ap, fmt);                                                                             \
+    log_line(level, fmt, ap);                                                                      \
     va_end(ap)
 
 void log_error(const char *fmt, ...) { LOG_BODY(LEVEL_ERROR); }

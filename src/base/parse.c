@@ -67,7 +67,8 @@ int parse_bytes(const char *s, uint64_t *out) {
     return 0;
 }
 
-static const char letters_digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+static const char letters_digits[] =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
 static bool parse_all_in(const char *s, const char *extra, size_t max_bytes) {
     size_t n = strlen(s);
@@ -79,7 +80,9 @@ static bool parse_all_in(const char *s, const char *extra, size_t max_bytes) {
     return true;
 }
 
-bool parse_name_ok(const char *s) { return parse_all_in(s, "._-", NAME_MAX_BYTES) && *s != '.' && *s != '-'; }
+bool parse_name_ok(const char *s) {
+    return parse_all_in(s, "._-", NAME_MAX_BYTES) && *s != '.' && *s != '-';
+}
 
 bool parse_command_id_ok(const char *s) { return parse_all_in(s, "._:-", COMMAND_ID_MAX_BYTES); }
 
@@ -101,11 +104,14 @@ void parse_format_seconds(double seconds, char *out, size_t cap_bytes) {
     }
     uint64_t s = (uint64_t)(seconds + 0.5);
     if (s >= 86400)
-        snprintf(out, cap_bytes, "%llud%02lluh", (unsigned long long)(s / 86400), (unsigned long long)(s % 86400 / 3600));
+        snprintf(out, cap_bytes, "%llud%02lluh", (unsigned long long)(s / 86400),
+                 (unsigned long long)(s % 86400 / 3600));
     else if (s >= 3600)
-        snprintf(out, cap_bytes, "%lluh%02llum", (unsigned long long)(s / 3600), (unsigned long long)(s % 3600 / 60));
+        snprintf(out, cap_bytes, "%lluh%02llum", (unsigned long long)(s / 3600),
+                 (unsigned long long)(s % 3600 / 60));
     else if (s >= 60)
-        snprintf(out, cap_bytes, "%llum%02llus", (unsigned long long)(s / 60), (unsigned long long)(s % 60));
+        snprintf(out, cap_bytes, "%llum%02llus", (unsigned long long)(s / 60),
+                 (unsigned long long)(s % 60));
     else
         snprintf(out, cap_bytes, "%llus", (unsigned long long)s);
 }

@@ -11,7 +11,9 @@
 
 enum { SEGMENT_HUGE_BYTES = 2 << 20 };
 
-static size_t segment_round(size_t bytes, size_t page) { return bytes == 0 ? page : (bytes + page - 1) / page * page; }
+static size_t segment_round(size_t bytes, size_t page) {
+    return bytes == 0 ? page : (bytes + page - 1) / page * page;
+}
 
 int segment_create(const char *name, size_t bytes, bool touch, struct segment *out) {
     if (bytes > SIZE_MAX / 2)
@@ -48,7 +50,8 @@ int segment_adopt(int fd, size_t min_bytes, bool writable, struct segment *out) 
     struct stat st;
     int rc = -EPROTO;
     int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &st) != 0 || st.st_size <= 0 || (uint64_t)st.st_size < min_bytes)
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &st) != 0 || st.st_size <= 0 ||
+        (uint64_t)st.st_size < min_bytes)
         goto failed;
     size_t size = (size_t)st.st_size;
     void *base = mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
@@ -77,11 +80,14 @@ void *segment_private_alloc(size_t bytes) {
     if (bytes > SIZE_MAX / 2)
         return NULL;
     size_t size = segment_round(bytes, SEGMENT_HUGE_BYTES);
-    /* One huge page more, so that the part handed out starts at a huge page: else its first 2 MiB are small pages. */
-    uint8_t *raw = mmap(NULL, size + SEGMENT_HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    /* One huge page more, so that the part handed out starts at a huge page: else its first 2 MiB
+     * are small pages. */
+    uint8_t *raw = mmap(NULL, size + SEGMENT_HUGE_BYTES, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED)
         return NULL;
-    uintptr_t start = ((uintptr_t)raw + SEGMENT_HUGE_BYTES - 1) / SEGMENT_HUGE_BYTES * SEGMENT_HUGE_BYTES;
+    uintptr_t start =
+        ((uintptr_t)raw + SEGMENT_HUGE_BYTES - 1) / SEGMENT_HUGE_BYTES * SEGMENT_HUGE_BYTES;
     size_t before = start - (uintptr_t)raw;
     if (before != 0)
         munmap(raw, before);

@@ -25,7 +25,8 @@ static int layout_place(struct layout *l, const uint32_t *unit_of, struct err *e
         if (rc != 0)
             return err_set(err, -rc, "tensor %s: its shape is too large", t->spec.name);
         if (unit_of[i] >= l->unit_count)
-            return err_set(err, EINVAL, "tensor %s: unit %u of %u", t->spec.name, unit_of[i], l->unit_count);
+            return err_set(err, EINVAL, "tensor %s: unit %u of %u", t->spec.name, unit_of[i],
+                           l->unit_count);
         struct layout_unit *u = &l->units[unit_of[i]];
         t->unit = unit_of[i];
         t->offset_elems = u->numel;
@@ -40,13 +41,15 @@ static int layout_place(struct layout *l, const uint32_t *unit_of, struct err *e
 }
 
 int layout_build(const struct tensor_spec *tensors, const uint32_t *unit_of, uint32_t tensor_count,
-                 const char *const *unit_names, uint32_t unit_count, uint32_t world_size, uint32_t align_elems,
-                 struct layout *out, struct err *err) {
+                 const char *const *unit_names, uint32_t unit_count, uint32_t world_size,
+                 uint32_t align_elems, struct layout *out, struct err *err) {
     if (world_size == 0 || world_size > LAYOUT_MAX_RANKS)
-        return err_set(err, EINVAL, "world size %u: 1 to %d ranks are possible", world_size, LAYOUT_MAX_RANKS);
+        return err_set(err, EINVAL, "world size %u: 1 to %d ranks are possible", world_size,
+                       LAYOUT_MAX_RANKS);
     if (tensor_count > LAYOUT_MAX_TENSORS || unit_count > LAYOUT_MAX_TENSORS || align_elems == 0)
         return err_set(err, EINVAL, "%u tensors in %u units: too many", tensor_count, unit_count);
-    struct layout l = {.world_size = world_size, .tensor_count = tensor_count, .unit_count = unit_count};
+    struct layout l = {
+        .world_size = world_size, .tensor_count = tensor_count, .unit_count = unit_count};
     l.tensors = calloc((size_t)tensor_count + 1, sizeof(*l.tensors));
     l.units = calloc((size_t)unit_count + 1, sizeof(*l.units));
     int rc = -ENOMEM;
@@ -99,8 +102,8 @@ struct layout_piece layout_tensor_piece(const struct layout *l, uint32_t tensor,
     return p;
 }
 
-void layout_tensor_pieces(const struct layout *l, uint32_t tensor, struct layout_piece *pieces, uint32_t cap,
-                          uint32_t *count) {
+void layout_tensor_pieces(const struct layout *l, uint32_t tensor, struct layout_piece *pieces,
+                          uint32_t cap, uint32_t *count) {
     const struct layout_tensor *t = &l->tensors[tensor];
     uint64_t shard = l->units[t->unit].shard_elems;
     *count = 0;
@@ -115,7 +118,8 @@ void layout_tensor_pieces(const struct layout *l, uint32_t tensor, struct layout
     }
 }
 
-uint64_t layout_dump_offset(const struct layout *l, uint32_t array_mask, uint32_t rank, enum array a, uint32_t unit) {
+uint64_t layout_dump_offset(const struct layout *l, uint32_t array_mask, uint32_t rank,
+                            enum array a, uint32_t unit) {
     uint64_t per_array = 0, before = 0;
     for (uint32_t u = 0; u < l->unit_count; u++) {
         uint64_t valid = layout_shard_valid(l, u, rank);
@@ -230,14 +234,15 @@ int layout_decode(struct dec *d, struct layout *out, struct err *err) {
         err_set(err, -rc, rc == -ENOMEM ? "no memory for the layout" : "the layout is malformed");
         goto out;
     }
-    rc = layout_build(in.specs, in.unit_of, in.tensor_count, in.name_ptrs, in.unit_count, in.world_size, 1, &l, err);
+    rc = layout_build(in.specs, in.unit_of, in.tensor_count, in.name_ptrs, in.unit_count,
+                      in.world_size, 1, &l, err);
     if (rc != 0)
         goto out;
     for (uint32_t u = 0; u < l.unit_count; u++) {
         uint64_t least = l.units[u].shard_elems;
         if (in.shard_elems[u] < least || in.shard_elems[u] > least + 65536) {
-            rc = err_set(err, EPROTO, "unit %s: a shard of %llu elements does not fit its tensors", l.units[u].name,
-                         (unsigned long long)in.shard_elems[u]);
+            rc = err_set(err, EPROTO, "unit %s: a shard of %llu elements does not fit its tensors",
+                         l.units[u].name, (unsigned long long)in.shard_elems[u]);
             layout_free(&l);
             goto out;
         }

@@ -1,6 +1,6 @@
 /* link.h - a framed, versioned, never blocking stream between two processes, with descriptor passing.
  *
- * Frame: u16 version, u16 type, u32 payload bytes, u64 id, payload. All little-endian. The version is checked on
+ * Frame: u8 version, u8 descriptors, u16 type, u32 payload bytes, u64 id, payload. Little-endian. The version is checked on
  * every frame. Descriptors travel with the first byte of their frame (Unix sockets only). */
 #ifndef GFS_WIRE_LINK_H
 #define GFS_WIRE_LINK_H

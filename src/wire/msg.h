@@ -96,6 +96,7 @@ struct msg_rank_ready {
     struct blob model_config; /* rank 0: Hugging Face config.json text */
     char summary[MSG_TEXT_BYTES]; /* "gpt2 10.8M parameters, 7 units, comm node, device cpu, 1 thread" */
     uint64_t numel;
+    uint64_t fingerprint; /* rank 0: data_fingerprint of the training data */
 };
 struct msg_rank_alive {
     uint64_t rss_bytes, take_bytes, step, micro; /* micro: microbatches done in this step */
