@@ -1,4 +1,5 @@
-/* tensor.h - what a tensor is before anybody asks where it lies: name, shape, numel; and names as file names. */
+/* tensor.h - what a tensor is before anybody asks where it lies: name, shape, numel; and names as
+ * file names. */
 #ifndef GFS_TENSOR_TENSOR_H
 #define GFS_TENSOR_TENSOR_H
 
@@ -16,14 +17,17 @@ struct tensor_spec {
     bool decay;      /* weight decay applies (matrices only) */
 };
 
-/* Product of the shape; -EOVERFLOW when the bytes do not fit 2^62, -EINVAL for ndim out of range. */
+/* Product of the shape, 1 for a scalar; -EOVERFLOW when the bytes do not fit 2^62 (dimensions of 0
+ * left out), -EINVAL for ndim out of range. */
 int tensor_numel(const struct tensor_spec *t, uint64_t *numel);
 
-/* File name of a tensor: '/', '%' and control bytes percent-encoded. -ENAMETOOLONG. decode is the inverse, -EINVAL. */
+/* File name of a tensor: '/', '%' and control bytes percent-encoded, and the first dot of "." and
+ * "..". -ENAMETOOLONG, -EINVAL for "". decode is the inverse; -EINVAL for what encode never writes.
+ */
 int tensor_name_encode(const char *name, char *out, size_t cap_bytes);
 int tensor_name_decode(const char *file, char *out, size_t cap_bytes);
 
-/* "2,3" / "[2, 3]": the shape as text. */
+/* The shape as text without spaces: "2,3", "5", "()" for a scalar. -ENAMETOOLONG. */
 int tensor_shape_print(const struct tensor_spec *t, char *out, size_t cap_bytes);
 
 #endif
