@@ -64,6 +64,7 @@ static const struct msg_field msg_orders_fields[] = {
 static const struct msg_field msg_take_reserve_fields[] = {
     U64(msg_take_reserve, take),
     U32(msg_take_reserve, array_mask),
+    U32(msg_take_reserve, keep),
 };
 static const struct msg_field msg_take_reserved_fields[] = {
     U64(msg_take_reserved, take),
@@ -185,7 +186,7 @@ static const struct msg_field msg_pin_fields[] = {
     U64(msg_pin, pin),     U64(msg_pin, take),          U32(msg_pin, state),
     U32(msg_pin, code),    U64(msg_pin, epoch),         U64(msg_pin, gen),
     U64(msg_pin, step),    U32(msg_pin, array_mask),    STR(msg_pin, name),
-    BLOB(msg_pin, layout), BLOB(msg_pin, model_config),
+    BLOB(msg_pin, layout), BLOB(msg_pin, model_config), U64(msg_pin, time_ns),
 };
 static const struct msg_field msg_wide_open_fields[] = {
     U64(msg_wide_open, request),

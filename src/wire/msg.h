@@ -49,7 +49,8 @@ enum msg_type {
     MSG_DAEMON_READY,      /* D->S serving */
     MSG_WORLD,             /* S->D a world of ranks of a new epoch is ready (or gone: world_size 0) */
     MSG_RANK_LINK,         /* S->D fd: stream to `rank` of `epoch` */
-    MSG_STATUS,            /* S->D all status values, whenever one changed */
+    MSG_STATUS,            /* S->D all status values, whenever one changed; the first one comes after what a new daemon has to know
+                            * to answer requests sent again (snapshots, pins, world): with it the daemon begins to serve */
     MSG_RANK_TABLE,        /* S->D what ranks/R shows */
     MSG_COMMAND,           /* D->S one write to a control file, syntax checked */
     MSG_COMMAND_DONE,      /* S->D by key */
@@ -109,7 +110,11 @@ struct msg_orders {
     uint64_t goal_step;  /* step until this one, then wait; 0: wait as soon as possible */
     struct blob config;  /* the live knobs, as text */
 };
-struct msg_take_reserve { uint64_t take; uint32_t array_mask; };
+struct msg_take_reserve {
+    uint64_t take;
+    uint32_t array_mask;
+    uint32_t keep; /* 1: for a snapshot: not offered to the daemon, and its memory is kept for the next one */
+};
 struct msg_take_reserved { uint64_t take; uint32_t code; };
 struct msg_take_fix { uint64_t session, number; }; /* session 0: number is a wide take of the supervisor */
 struct msg_take_done { uint64_t take, gen, step; uint32_t code; };
@@ -201,6 +206,7 @@ struct msg_pin {
     uint32_t array_mask;
     char name[NAME_MAX_BYTES + 1];
     struct blob layout, model_config; /* as they were */
+    uint64_t time_ns; /* CLOCK_REALTIME when the pin was made: mtime of its files, the same for each daemon */
 };
 struct msg_wide_open { uint64_t request; uint32_t array_mask; };
 struct msg_wide { uint64_t request, take, epoch, gen, step; uint32_t state, code; }; /* state: enum pin_state */
