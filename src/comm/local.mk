@@ -1,7 +1,16 @@
 # src/comm: collectives. Those that need MPI, and what stands in their place, under HAVE_MPI.
-libgfs_engine_a_SOURCES +=
+libgfs_engine_a_SOURCES += \
+	src/comm/comm.c src/comm/comm.h src/comm/world.h \
+	src/comm/comm_self.c \
+	src/comm/fold.c src/comm/fold.h
 if HAVE_MPI
-libgfs_engine_a_SOURCES +=
+libgfs_engine_a_SOURCES += \
+	src/comm/mpi_error.c src/comm/mpi_error.h \
+	src/comm/world_mpi.c \
+	src/comm/comm_mpi.c \
+	src/comm/comm_node.c \
+	src/comm/node_barrier.c src/comm/node_barrier.h \
+	src/comm/node_memory.c src/comm/node_memory.h
 else
-libgfs_engine_a_SOURCES +=
+libgfs_engine_a_SOURCES += src/comm/comm_nompi.c
 endif

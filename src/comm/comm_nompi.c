@@ -1,0 +1,49 @@
+/* comm_nompi.c - what stands in the place of MPI in a build without: a world of one rank. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "comm/comm.h"
+#include "comm/world.h"
+
+int world_has_mpi(struct err *err) { return err_set(err, ENOTSUP, "built without MPI"); }
+
+int world_start(struct err *err) { return world_has_mpi(err); }
+
+int world_is_one_host(bool *one_host, struct err *err) {
+    (void)err;
+    *one_host = true;
+    return 0;
+}
+
+int comm_world_init(uint32_t expected_world_size, uint32_t *rank, uint32_t *world_size,
+                    struct err *err) {
+    if (expected_world_size != 1)
+        return err_set(err, ENOTSUP, "expected %u ranks, but gatherfs is built without MPI",
+                       expected_world_size);
+    *rank = 0;
+    *world_size = 1;
+    return 0;
+}
+
+void comm_world_finalize(void) {}
+
+void comm_world_abort(int status) { _Exit(status); }
+
+static int nompi_open(uint32_t rank, uint32_t world_size, const uint64_t *shard_elems,
+                      uint32_t unit_count, const struct device_ops *ops, struct device *dev,
+                      struct comm **out, struct err *err) {
+    (void)rank;
+    (void)world_size;
+    (void)shard_elems;
+    (void)unit_count;
+    (void)ops;
+    (void)dev;
+    (void)out;
+    return world_has_mpi(err);
+}
+
+/* comm_find refuses them before anything but the name and open can be used. */
+const struct comm_ops comm_node = {.name = "node", .open = nompi_open};
+const struct comm_ops comm_mpi = {.name = "mpi", .open = nompi_open};
