@@ -1,0 +1,21 @@
+# The model checker of the take protocol; the top Makefile.am includes this file.
+check_PROGRAMS += tests/takes-model/takes-model
+tests_takes_model_takes_model_SOURCES = \
+	tests/takes-model/check.c \
+	tests/takes-model/daemon.c \
+	tests/takes-model/explore.c \
+	tests/takes-model/explore.h \
+	tests/takes-model/main.c \
+	tests/takes-model/model.h \
+	tests/takes-model/rules.c \
+	tests/takes-model/rules.h \
+	tests/takes-model/scenario.c \
+	tests/takes-model/scenario.h \
+	tests/takes-model/service.c \
+	tests/takes-model/store.c \
+	tests/takes-model/store.h \
+	tests/takes-model/supervisor.c \
+	tests/takes-model/trace.c \
+	tests/takes-model/world.c
+dist_check_SCRIPTS += tests/takes-model/run-small.sh
+TESTS += tests/takes-model/run-small.sh

@@ -1,0 +1,75 @@
+/* The explorations. Each gives the environment some of its means, so that all interleavings of
+ * these can be visited; together they use every one. */
+#include "scenario.h"
+
+#define W(x) (1u << WHAT_##x)
+
+const struct scenario scenarios[] = {
+    {.name = "params", .text = "two takes of parameters while training",
+     .whats = W(P0) | W(P0_LAST), .trains = true, .steps = 2, .takes = 2,
+     .steps_wide = 2, .takes_wide = 1},
+    {.name = "grads", .text = "two takes of gradients while training",
+     .whats = W(G0) | W(G0_LAST), .trains = true, .steps = 2, .takes = 2,
+     .steps_wide = 2, .takes_wide = 1},
+    {.name = "pauses", .text = "takes while the client asks for step after step",
+     .whats = W(P0) | W(P0_LAST), .steps = 1, .takes = 2, .steps_wide = 1, .takes_wide = 1},
+    {.name = "edits", .text = "an edit and a restore among takes of parameters",
+     .whats = W(P0) | W(P0_LAST), .cmd = {CMD_EDIT, CMD_RESTORE}, .steps = 1, .takes = 1},
+    {.name = "restores", .text = "a restore among takes of gradients",
+     .whats = W(G0) | W(G0_LAST), .cmd = {CMD_RESTORE}, .steps = 1, .takes = 1,
+     .steps_wide = 1, .takes_wide = 1},
+    {.name = "pins", .text = "a pin, with an edit; a rank may lack memory",
+     .whats = W(PIN), .cmd = {CMD_EDIT}, .steps = 1, .takes = 1, .nomem = 1},
+    {.name = "daemon", .text = "the daemon dies among takes while training",
+     .whats = W(P0) | W(P0_LAST), .trains = true, .steps = 1, .takes = 2, .daemon_deaths = 1},
+    {.name = "daemon-pin", .text = "the daemon dies with a pin open or finished",
+     .whats = W(PIN), .steps = 1, .takes = 1, .daemon_deaths = 1},
+    {.name = "daemon-edit", .text = "the daemon and the order link die among a command and a take",
+     .whats = W(P0), .cmd = {CMD_EDIT}, .steps = 1, .takes = 1, .daemon_deaths = 1,
+     .order_links = 1},
+    {.name = "world", .text = "the world dies among takes and an edit",
+     .whats = W(P0) | W(P0_LAST), .cmd = {CMD_EDIT}, .trains = true, .steps = 1, .takes = 1,
+     .world_deaths = 1},
+    {.name = "links", .text = "a rank's connection breaks among takes while training",
+     .whats = W(P0), .trains = true, .steps = 2, .takes = 1, .links = 1,
+     .steps_wide = 1, .takes_wide = 1},
+};
+const int scenario_count = sizeof scenarios / sizeof scenarios[0];
+
+/* The large run: the same means, more steps and takes, faults together. */
+const struct scenario scenarios_full[] = {
+    {.name = "params", .text = "two takes of parameters while training",
+     .whats = W(P0) | W(P0_LAST), .trains = true, .steps = 3, .takes = 2,
+     .steps_wide = 1, .takes_wide = 2},
+    {.name = "grads", .text = "two takes of gradients while training",
+     .whats = W(G0) | W(G0_LAST), .trains = true, .steps = 3, .takes = 2,
+     .steps_wide = 1, .takes_wide = 2},
+    {.name = "pauses", .text = "takes while the client asks for step after step",
+     .whats = W(P0) | W(P0_LAST), .steps = 3, .takes = 2, .steps_wide = 2, .takes_wide = 1},
+    {.name = "edits", .text = "an edit and a restore among takes of parameters",
+     .whats = W(P0) | W(P0_LAST), .cmd = {CMD_EDIT, CMD_RESTORE}, .steps = 2, .takes = 1,
+     .steps_wide = 1, .takes_wide = 1},
+    {.name = "restores", .text = "a restore among takes of gradients",
+     .whats = W(G0) | W(G0_LAST), .cmd = {CMD_RESTORE}, .steps = 1, .takes = 2,
+     .steps_wide = 2, .takes_wide = 1},
+    {.name = "pins", .text = "a pin and a take, with an edit; a rank may lack memory",
+     .whats = W(PIN) | W(P1), .cmd = {CMD_EDIT}, .steps = 1, .takes = 2, .nomem = 1,
+     .steps_wide = 1, .takes_wide = 1},
+    {.name = "daemon", .text = "the daemon dies among takes while training",
+     .whats = W(P0) | W(P0_LAST), .trains = true, .steps = 2, .takes = 2, .daemon_deaths = 1,
+     .steps_wide = 2, .takes_wide = 1},
+    {.name = "daemon-pin", .text = "the daemon or a connection dies with a pin open or finished",
+     .whats = W(PIN), .cmd = {CMD_EDIT}, .steps = 1, .takes = 1, .daemon_deaths = 1, .links = 1},
+    {.name = "daemon-edit", .text = "the daemon and the order link die among commands and a take",
+     .whats = W(P0), .cmd = {CMD_EDIT, CMD_EDIT}, .steps = 1, .takes = 1, .daemon_deaths = 1,
+     .order_links = 1, .steps_wide = 1, .takes_wide = 1},
+    {.name = "world", .text = "the world and the daemon die among a take and an edit",
+     .whats = W(P0) | W(P0_LAST), .cmd = {CMD_EDIT}, .trains = true, .steps = 1, .takes = 1,
+     .world_deaths = 1, .daemon_deaths = 1},
+    {.name = "world-pin", .text = "the world and the daemon die with a pin open or finished",
+     .whats = W(PIN), .steps = 1, .takes = 1, .world_deaths = 1, .daemon_deaths = 1},
+    {.name = "links", .text = "connections break among takes while training",
+     .whats = W(P0) | W(P0_LAST), .trains = true, .steps = 2, .takes = 1, .links = 2,
+     .steps_wide = 2, .takes_wide = 1},
+};
+const int scenario_full_count = sizeof scenarios_full / sizeof scenarios_full[0];
