@@ -41,7 +41,8 @@ uint64_t dec_u64(struct dec *d);
 double dec_f64(struct dec *d);
 /* The bytes of a blob, not copied: valid as long as the input. */
 const uint8_t *dec_blob(struct dec *d, size_t *len_bytes);
-/* Copies a string of at most cap_bytes - 1 into out, terminated; longer, or with a NUL inside: bad. */
+/* Copies a string of at most cap_bytes - 1 into out, terminated; longer, or with a NUL inside: bad.
+ */
 void dec_str(struct dec *d, char *out, size_t cap_bytes);
 /* As dec_str into fresh memory that the caller frees; NULL when bad. At most max_bytes long. */
 char *dec_strdup(struct dec *d, size_t max_bytes);

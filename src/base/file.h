@@ -16,10 +16,12 @@ int file_replace(const char *path, const void *data, size_t len_bytes, struct er
 
 /* write(2) until all is written; -errno. pwrite likewise. */
 int file_write_all(int fd, const void *data, size_t len_bytes);
-int file_pread_all(int fd, void *data, size_t len_bytes, uint64_t offset); /* -EIO at a short file */
+int file_pread_all(int fd, void *data, size_t len_bytes,
+                   uint64_t offset); /* -EIO at a short file */
 
 /* snprintf into out for paths; -ENAMETOOLONG when it does not fit. */
-int file_path(char *out, size_t cap_bytes, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+int file_path(char *out, size_t cap_bytes, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Directory of the running executable, without a trailing slash. */
 int file_exe_dir(char *out, size_t cap_bytes);

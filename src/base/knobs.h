@@ -1,4 +1,5 @@
-/* knobs.h - every setting of a run stands in one table: command line, config file, control/, status/config,
+/* knobs.h - every setting of a run stands in one table: command line, config file, control/,
+ * status/config,
  * --help and the tests of the man pages all derive from it. */
 #ifndef GFS_BASE_KNOBS_H
 #define GFS_BASE_KNOBS_H
@@ -12,7 +13,8 @@
 
 enum knob_type { KNOB_U64, KNOB_F64, KNOB_BYTES, KNOB_BOOL, KNOB_TEXT, KNOB_CHOICE, KNOB_PATHS };
 
-/* When a knob may change: never after the first start, at each start, while running, or it is never saved. */
+/* When a knob may change: never after the first start, at each start, while running, or it is never
+ * saved. */
 enum knob_class { KNOB_FIXED, KNOB_RESUME, KNOB_LIVE, KNOB_ONCE };
 
 enum { KNOB_TEXT_BYTES = 1024, KNOB_PATHS_BYTES = 16384 };
@@ -22,15 +24,15 @@ struct config {
     /* fixed */
     char model[KNOB_TEXT_BYTES];
     uint64_t seed;
-    uint64_t global_batch; /* sequences a step, over all ranks */
-    uint64_t seq_len;      /* tokens a sequence; 0: the model's context */
+    uint64_t global_batch;   /* sequences a step, over all ranks */
+    uint64_t seq_len;        /* tokens a sequence; 0: the model's context */
     uint64_t schedule_steps; /* 0: the first --steps */
     uint64_t warmup_steps;
     double beta1, beta2, eps;
     /* resume */
     char data[KNOB_PATHS_BYTES]; /* paths separated by newlines */
     uint64_t ranks;
-    uint64_t threads; /* a rank; 0: cores / ranks */
+    uint64_t threads;     /* a rank; 0: cores / ranks */
     uint64_t micro_batch; /* sequences a rank computes at once; 0: chosen */
     char wrap[64];        /* none | block | size:MIN_PARAMS */
     char comm[16];        /* auto | self | node | mpi */
@@ -52,8 +54,8 @@ struct config {
 };
 
 struct knob {
-    const char *name;    /* as in config files, --set, control/ and status/config */
-    const char *option;  /* long option without dashes, or NULL: reached by --set only */
+    const char *name;   /* as in config files, --set, control/ and status/config */
+    const char *option; /* long option without dashes, or NULL: reached by --set only */
     enum knob_type type;
     enum knob_class class;
     size_t offset, size_bytes; /* the field of struct config */
@@ -74,12 +76,13 @@ const struct knob *knob_find_option(const char *option);
 const struct knob *knob_suggest(const char *name);
 /* -EINVAL and "there is no knob 'NAME'; did you mean ...?". */
 int knob_unknown(const char *name, struct err *err);
-/* True if candidate is nearer to a misspelt word than *best (start with ~0u), which is then lowered. Words that have too little in
- * common are never near. */
+/* True if candidate is nearer to a misspelt word than *best (start with ~0u), which is then
+ * lowered. Words that have too little in common are never near. */
 bool word_is_nearer(const char *word, const char *candidate, unsigned *best);
 
 void config_defaults(struct config *c);
-/* Parses and stores one value; a path is added to those that are there. -EINVAL syntax, -ERANGE value; text says knob, value, what was expected. */
+/* Parses and stores one value; a path is added to those that are there. -EINVAL syntax, -ERANGE
+ * value; text says knob, value, what was expected. */
 int config_set(struct config *c, const struct knob *k, const char *value, struct err *err);
 void config_clear_paths(struct config *c, const struct knob *k); /* nothing for other types */
 /* The value as text, no newline (KNOB_PATHS: separated by ':' is NOT used; one line each, so
@@ -88,9 +91,12 @@ int config_get(const struct config *c, const struct knob *k, char *out, size_t c
 bool config_equal(const struct config *a, const struct config *b, const struct knob *k);
 
 /* `knob = value` lines, # comments; unknown knobs are refused with a suggestion. `origin` names the
- * file in errors, with the line number. `given` (knob_count bools, may be NULL) marks what was set. */
-int config_parse(struct config *c, const char *text, const char *origin, bool *given, struct err *err);
-/* Writes all knobs but KNOB_ONCE, in the same format, a comment with class and help before each if `comments`. */
+ * file in errors, with the line number. `given` (knob_count bools, may be NULL) marks what was set.
+ */
+int config_parse(struct config *c, const char *text, const char *origin, bool *given,
+                 struct err *err);
+/* Writes all knobs but KNOB_ONCE, in the same format, a comment with class and help before each if
+ * `comments`. */
 void config_print(const struct config *c, bool comments, struct enc *out);
 
 #endif

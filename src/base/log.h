@@ -1,4 +1,5 @@
-/* log.h - one line per event on stderr; the supervisor collects the stderr of its children in log/. */
+/* log.h - one line per event on stderr; the supervisor collects the stderr of its children in log/.
+ */
 #ifndef GFS_BASE_LOG_H
 #define GFS_BASE_LOG_H
 

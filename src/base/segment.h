@@ -7,16 +7,16 @@
 #include <stdint.h>
 
 struct segment {
-    int fd;           /* owned; -1 when empty */
-    uint8_t *base;    /* mapping of all bytes; NULL when not mapped */
-    size_t bytes;     /* a multiple of the page size */
+    int fd;        /* owned; -1 when empty */
+    uint8_t *base; /* mapping of all bytes; NULL when not mapped */
+    size_t bytes;  /* a multiple of the page size */
 };
 
 #define SEGMENT_EMPTY ((struct segment){.fd = -1})
 
-/* A fresh segment of at least `bytes`: memfd, fallocated (-ENOMEM early, never SIGBUS later), sealed
- * against shrinking and growing, mapped read-write; all pages touched (with huge pages where the
- * host has them) if touch. */
+/* A fresh segment of at least `bytes`: memfd, fallocated (-ENOMEM early, never SIGBUS later),
+ * sealed against shrinking and growing, mapped read-write; all pages touched (with huge pages where
+ * the host has them) if touch. */
 int segment_create(const char *name, size_t bytes, bool touch, struct segment *out);
 
 /* Maps a peer's segment read-only. Checks that it is a memfd sealed against shrinking and at least
@@ -25,7 +25,8 @@ int segment_adopt(int fd, size_t min_bytes, bool writable, struct segment *out);
 
 void segment_close(struct segment *s);
 
-/* Anonymous private memory, huge-page backed, for big long-lived buffers; zeroed. NULL on failure. */
+/* Anonymous private memory, huge-page backed, for big long-lived buffers; zeroed. NULL on failure.
+ */
 void *segment_private_alloc(size_t bytes);
 void segment_private_free(void *p, size_t bytes);
 

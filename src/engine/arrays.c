@@ -1,4 +1,5 @@
-/* arrays.c - versions and owed copies of the sharded arrays; the state machine stands in arrays.h. */
+/* arrays.c - versions and owed copies of the sharded arrays; the state machine stands in arrays.h.
+ */
 #include "config.h"
 
 #include "engine/arrays.h"
@@ -16,11 +17,12 @@
 /* Arrays that change together: of one unit, under one lock, to one version. */
 struct group {
     pthread_mutex_t lock;
-    atomic_uint writers_waiting; /* the main thread wants the lock: the service thread lets it pass */
-    bool valid;                  /* there is content (grads: before the first step there is none) */
-    bool writing;                /* content is being overwritten */
-    uint64_t gen, step;          /* of the last write */
-    struct hold *holds;          /* HOLD_WAITING and HOLD_OWED */
+    atomic_uint
+        writers_waiting; /* the main thread wants the lock: the service thread lets it pass */
+    bool valid;          /* there is content (grads: before the first step there is none) */
+    bool writing;        /* content is being overwritten */
+    uint64_t gen, step;  /* of the last write */
+    struct hold *holds;  /* HOLD_WAITING and HOLD_OWED */
 };
 
 enum { GROUP_STATE, GROUP_GRADS, GROUPS_PER_UNIT };
@@ -125,7 +127,8 @@ static void hold_unlink(struct arrays *a, struct hold *h) {
 static void hold_copy(const struct arrays *a, const struct group *g, struct hold *h) {
     assert(g->valid && !g->writing);
     if (h->hi > h->lo)
-        memcpy(h->dst, arrays_shard(a, h->array, h->unit) + h->lo, (h->hi - h->lo) * TENSOR_ELEM_BYTES);
+        memcpy(h->dst, arrays_shard(a, h->array, h->unit) + h->lo,
+               (h->hi - h->lo) * TENSOR_ELEM_BYTES);
     h->result = HOLD_COPIED;
     h->gen = g->gen;
     h->step = g->step;
@@ -166,8 +169,8 @@ static void hold_result_none(const struct group *g, struct hold *h, enum hold_re
 
 /* ---- the group's lock */
 
-/* The main thread. Mutexes are not fair: without the announcement a service thread that copies for many readers could
- * take the lock again and again before a waiting writer runs. */
+/* The main thread. Mutexes are not fair: without the announcement a service thread that copies for
+ * many readers could take the lock again and again before a waiting writer runs. */
 static void group_lock_writer(struct group *g) {
     atomic_fetch_add(&g->writers_waiting, 1);
     pthread_mutex_lock(&g->lock);
@@ -225,11 +228,15 @@ static void group_publish(struct arrays *a, struct group *g, uint64_t gen, uint6
         arrays_wake(a);
 }
 
-void arrays_state_begin(struct arrays *a, uint32_t unit) { group_begin(a, group_of(a, ARRAY_PARAMS, unit)); }
+void arrays_state_begin(struct arrays *a, uint32_t unit) {
+    group_begin(a, group_of(a, ARRAY_PARAMS, unit));
+}
 void arrays_state_end(struct arrays *a, uint32_t unit, uint64_t gen, uint64_t step) {
     group_publish(a, group_of(a, ARRAY_PARAMS, unit), gen, step);
 }
-void arrays_grads_begin(struct arrays *a, uint32_t unit) { group_begin(a, group_of(a, ARRAY_GRADS, unit)); }
+void arrays_grads_begin(struct arrays *a, uint32_t unit) {
+    group_begin(a, group_of(a, ARRAY_GRADS, unit));
+}
 void arrays_grads_end(struct arrays *a, uint32_t unit, uint64_t gen, uint64_t step) {
     group_publish(a, group_of(a, ARRAY_GRADS, unit), gen, step);
 }

@@ -1,2 +1,15 @@
 # src/engine: step, agenda, takes, data, optimizer, schedule; the program gatherfs-rank.
-libgfs_engine_a_SOURCES +=
+libgfs_engine_a_SOURCES += \
+	src/engine/agenda.c src/engine/agenda.h \
+	src/engine/arrays.c src/engine/arrays.h \
+	src/engine/plan.c src/engine/plan.h \
+	src/engine/pool.c src/engine/pool.h \
+	src/engine/rank.c src/engine/rank.h \
+	src/engine/restore.c src/engine/restore.h \
+	src/engine/service.c src/engine/service.h \
+	src/engine/take.c src/engine/take.h \
+	src/engine/wide.c src/engine/wide.h
+
+pkglibexec_PROGRAMS += gatherfs-rank
+gatherfs_rank_SOURCES = src/engine/rank_main.c
+gatherfs_rank_LDADD = $(GFS_ENGINE_LINK)

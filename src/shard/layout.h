@@ -1,12 +1,13 @@
 /* layout.h - which rank holds which element: pure arithmetic, no I/O, no state but the tables.
  *
- * A model is a list of tensors. Tensors lie one after the other, without gaps, in units; a unit is one flat
- * array of `numel` elements, padded to world_size * shard_elems. Rank r holds elements
- * [r * shard_elems, (r + 1) * shard_elems) of it; the last ranks may be short or empty. Every sharded array
- * (params, grads, exp_avg, exp_avg_sq) uses the same layout, fp32.
+ * A model is a list of tensors. Tensors lie one after the other, without gaps, in units; a unit is
+ * one flat array of `numel` elements, padded to world_size * shard_elems. Rank r holds elements [r
+ * * shard_elems, (r + 1) * shard_elems) of it; the last ranks may be short or empty. Every sharded
+ * array (params, grads, exp_avg, exp_avg_sq) uses the same layout, fp32.
  *
- * A *dump* is the form in which a rank's part of a pin or a snapshot lies in memory and on disk: for each
- * array in the mask (ascending), for each unit (ascending), the valid elements of the rank's shard: no padding. */
+ * A *dump* is the form in which a rank's part of a pin or a snapshot lies in memory and on disk:
+ * for each array in the mask (ascending), for each unit (ascending), the valid elements of the
+ * rank's shard: no padding. */
 #ifndef GFS_SHARD_LAYOUT_H
 #define GFS_SHARD_LAYOUT_H
 
@@ -20,7 +21,8 @@
 
 enum array { ARRAY_PARAMS, ARRAY_GRADS, ARRAY_EXP_AVG, ARRAY_EXP_AVG_SQ, ARRAY_COUNT };
 #define ARRAY_BIT(a) (1u << (a))
-#define ARRAY_MASK_STATE (ARRAY_BIT(ARRAY_PARAMS) | ARRAY_BIT(ARRAY_EXP_AVG) | ARRAY_BIT(ARRAY_EXP_AVG_SQ))
+#define ARRAY_MASK_STATE                                                                           \
+    (ARRAY_BIT(ARRAY_PARAMS) | ARRAY_BIT(ARRAY_EXP_AVG) | ARRAY_BIT(ARRAY_EXP_AVG_SQ))
 #define ARRAY_MASK_ALL (ARRAY_MASK_STATE | ARRAY_BIT(ARRAY_GRADS))
 extern const char *const array_names[ARRAY_COUNT]; /* "params", "grads", "exp_avg", "exp_avg_sq" */
 
@@ -47,12 +49,12 @@ struct layout {
 };
 
 /* Builds the layout. unit_of[i] is the unit of tensor i, non-decreasing from 0 without holes
- * except that unit 0 (the root) may recur; tensors keep their index, and within a unit they lie in index order.
- * shard_elems is rounded up to align_elems (1: no rounding). unit_names has unit_count entries.
- * *out owns its tables; layout_free. -EINVAL, -ENOMEM, -EOVERFLOW. */
+ * except that unit 0 (the root) may recur; tensors keep their index, and within a unit they lie in
+ * index order. shard_elems is rounded up to align_elems (1: no rounding). unit_names has unit_count
+ * entries. *out owns its tables; layout_free. -EINVAL, -ENOMEM, -EOVERFLOW. */
 int layout_build(const struct tensor_spec *tensors, const uint32_t *unit_of, uint32_t tensor_count,
-                 const char *const *unit_names, uint32_t unit_count, uint32_t world_size, uint32_t align_elems,
-                 struct layout *out, struct err *err);
+                 const char *const *unit_names, uint32_t unit_count, uint32_t world_size,
+                 uint32_t align_elems, struct layout *out, struct err *err);
 void layout_free(struct layout *l);
 
 /* Elements of rank's shard of unit that are not padding (0..shard_elems). */
@@ -65,15 +67,16 @@ struct layout_piece {
     uint64_t tensor_offset_elems; /* in the tensor */
     uint64_t elems;
 };
-/* The pieces of a tensor in ascending order: at most one a rank. *count is how many there are; at most cap are
- * stored. A tensor of no elements has none. */
-void layout_tensor_pieces(const struct layout *l, uint32_t tensor, struct layout_piece *pieces, uint32_t cap,
-                          uint32_t *count);
+/* The pieces of a tensor in ascending order: at most one a rank. *count is how many there are; at
+ * most cap are stored. A tensor of no elements has none. */
+void layout_tensor_pieces(const struct layout *l, uint32_t tensor, struct layout_piece *pieces,
+                          uint32_t cap, uint32_t *count);
 /* The piece of a tensor on one rank; elems 0 if none. */
 struct layout_piece layout_tensor_piece(const struct layout *l, uint32_t tensor, uint32_t rank);
 
 /* Bytes before (array, unit) in the dump of rank, and of the whole dump. */
-uint64_t layout_dump_offset(const struct layout *l, uint32_t array_mask, uint32_t rank, enum array a, uint32_t unit);
+uint64_t layout_dump_offset(const struct layout *l, uint32_t array_mask, uint32_t rank,
+                            enum array a, uint32_t unit);
 uint64_t layout_dump_bytes(const struct layout *l, uint32_t array_mask, uint32_t rank);
 
 int layout_find_tensor(const struct layout *l, const char *name); /* index or -ENOENT */

@@ -72,6 +72,9 @@ int snapshot_read_tensor(struct snapshot *s, enum array a, const char *name, uin
  * name NULL, all sections of all ranks and the sizes. The error names the file, the section and the tensors in it. */
 int snapshot_verify(struct snapshot *s, const char *name, volatile uint64_t *progress_bytes, struct err *err);
 
+/* All sections of the file of one rank of the snapshot, and its size. The error names the file, the section and its tensors. */
+int snapshot_verify_rank(struct snapshot *s, uint32_t rank, volatile uint64_t *progress_bytes, struct err *err);
+
 /* All published snapshots, sorted by (epoch, gen); caller frees *list. A directory without a valid manifest is skipped and counted. */
 int snapshot_list(const char *run_dir, struct snapshot_info **list, uint32_t *count, uint32_t *broken, struct err *err);
 

@@ -1,0 +1,101 @@
+/* restore.c - verify, agree, overwrite. */
+#include "config.h"
+
+#include "engine/restore.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "store/snapshot.h"
+
+/* The snapshot must hold every tensor of this model, in the same shape; it may hold it in other
+ * units on other ranks. */
+static int restore_compare(const struct layout *mine, const struct layout *its, const char *dir,
+                           struct err *err) {
+    if (its->tensor_count != mine->tensor_count)
+        return err_set(err, EINVAL, "%s: it has %u tensors, this model has %u", dir,
+                       its->tensor_count, mine->tensor_count);
+    for (uint32_t i = 0; i < mine->tensor_count; i++) {
+        const struct tensor_spec *t = &mine->tensors[i].spec;
+        int found = layout_find_tensor(its, t->name);
+        if (found < 0)
+            return err_set(err, EINVAL, "%s: it has no tensor %s", dir, t->name);
+        const struct tensor_spec *s = &its->tensors[found].spec;
+        if (s->ndim != t->ndim || memcmp(s->shape, t->shape, t->ndim * sizeof(t->shape[0])) != 0)
+            return err_set(err, EINVAL, "%s: tensor %s has another shape than in this model", dir,
+                           t->name);
+    }
+    return 0;
+}
+
+static int restore_verify(const struct restore_args *r, struct snapshot *s, const char *dir,
+                          struct err *err) {
+    const struct snapshot_info *info = snapshot_get_info(s);
+    if ((info->array_mask & ARRAY_MASK_STATE) != ARRAY_MASK_STATE)
+        return err_set(err, EINVAL, "%s: it lacks optimizer state, training can't go on from it",
+                       dir);
+    int rc = restore_compare(r->layout, snapshot_get_layout(s), dir, err);
+    for (uint32_t q = r->rank; q < info->world_size && rc == 0; q += r->world_size)
+        rc = snapshot_verify_rank(s, q, NULL, err);
+    return rc;
+}
+
+static int restore_unit(const struct restore_args *r, struct snapshot *s, uint32_t unit,
+                        struct err *err) {
+    static const enum array arrays[] = {ARRAY_PARAMS, ARRAY_EXP_AVG, ARRAY_EXP_AVG_SQ};
+    const struct layout *l = r->layout;
+    for (uint32_t t = 0; t < l->tensor_count; t++) {
+        if (l->tensors[t].unit != unit)
+            continue;
+        struct layout_piece p = layout_tensor_piece(l, t, r->rank);
+        for (size_t a = 0; a < sizeof(arrays) / sizeof(arrays[0]) && p.elems > 0; a++) {
+            int rc = snapshot_read_tensor(
+                s, arrays[a], l->tensors[t].spec.name, p.tensor_offset_elems,
+                p.tensor_offset_elems + p.elems,
+                arrays_shard(r->arrays, arrays[a], unit) + p.shard_offset_elems, err);
+            if (rc != 0)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+/* All ranks learn whether all succeeded. */
+static int restore_agree(const struct restore_args *r, int rc, struct err *err) {
+    uint64_t verdict = rc != 0 ? 1 : 0;
+    int agreed = r->comm_ops->all_reduce_u64(r->comm, &verdict, 1, COMM_MAX);
+    if (agreed != 0)
+        return err_set(err, -agreed, "the ranks could not agree on the restore: %s",
+                       err_name(-agreed));
+    if (verdict != 0 && rc == 0)
+        return err_set(err, ECANCELED, "another rank could not load the snapshot");
+    return rc;
+}
+
+int restore_load(const struct restore_args *r, const char *dir, uint64_t *step, bool *changed,
+                 struct err *err) {
+    struct snapshot *s = NULL;
+    *changed = false;
+    int rc = snapshot_open_dir(dir, &s, err);
+    if (rc == 0)
+        rc = restore_verify(r, s, dir, err);
+    rc = restore_agree(r, rc, err);
+    if (rc != 0)
+        goto out;
+    *changed = true;
+    uint64_t at_step = snapshot_get_info(s)->step;
+    for (uint32_t u = 0; u < r->layout->unit_count && rc == 0; u++) {
+        arrays_state_begin(r->arrays, u);
+        rc = restore_unit(r, s, u, err);
+        if (rc == 0)
+            arrays_state_end(r->arrays, u, r->gen, at_step);
+    }
+    if (rc == 0)
+        arrays_grads_none(r->arrays);
+    rc = restore_agree(r, rc, err);
+    if (rc == 0)
+        *step = at_step;
+out:
+    snapshot_close(s);
+    return rc;
+}
