@@ -1,2 +1,16 @@
 # src/device: tables of device operations.
-libgfs_engine_a_SOURCES +=
+libgfs_engine_a_SOURCES += \
+	src/device/device.c src/device/device.h \
+	src/device/philox.c src/device/philox.h \
+	src/device/cpu/attention.c \
+	src/device/cpu/attention_body.h \
+	src/device/cpu/cpu.c src/device/cpu/cpu.h \
+	src/device/cpu/kernels.c src/device/cpu/kernels.h \
+	src/device/cpu/kernels_base.c \
+	src/device/cpu/kernels_body.h \
+	src/device/cpu/kernels_v3.c \
+	src/device/cpu/kernels_v4.c \
+	src/device/cpu/ops.c \
+	src/device/cpu/pool.c src/device/cpu/pool.h \
+	src/device/cpu/simd_base.h src/device/cpu/simd_v3.h src/device/cpu/simd_v4.h \
+	src/device/cpu/table_body.h

@@ -1,0 +1,38 @@
+/* kind.h - inside src/model: what every kind of model has, and what it must offer. */
+#ifndef GFS_MODEL_KIND_H
+#define GFS_MODEL_KIND_H
+
+#include <jansson.h>
+
+#include "model/model.h"
+
+struct model_kind {
+    const char *name; /* "model_type" of config.json */
+    int (*open)(const json_t *config, struct model **out, struct err *err);
+    void (*close)(struct model *m);
+    double (*flops_per_token)(const struct model *m, size_t T);
+    size_t (*arena_elems)(const struct model *m, const struct device_ops *ops, struct device *d,
+                          size_t B, size_t T);
+    int (*forward)(const struct model *m, uint32_t module, const struct module_call *c);
+    int (*backward)(const struct model *m, uint32_t module, const struct module_call *c);
+    int (*loss)(const struct model *m, const struct module_call *c, double *out);
+};
+
+extern const struct model_kind model_kind_gpt2;
+
+/* The first member of each kind's own struct. */
+struct model {
+    const struct model_kind *kind;
+    size_t vocab, context;
+    uint32_t tensor_count, module_count;
+    struct model_tensor *tensors; /* owned, [tensor_count] */
+    struct wrap_module *modules;  /* owned, [module_count] */
+    uint32_t *reads;              /* owned: indices of tensors, module after module */
+    uint32_t *first_read;         /* owned, [module_count + 1]: into reads */
+};
+
+/* The config.json of a preset ("gpt2:tiny"); NULL if there is none. The caller frees. -ENOMEM. */
+int preset_config_text(const char *name, char **text);
+extern const char preset_names[]; /* for people: "gpt2:tiny, ..." */
+
+#endif
