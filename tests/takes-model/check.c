@@ -3,8 +3,7 @@
 
 /* The parameters of a pin are of one boundary: unit 1 may be older than unit 0 only by edits, the
  * only thing that writes unit 0 alone. */
-static bool check_pin(const struct state *s, const struct owner *o)
-{
+static bool check_pin(const struct state *s, const struct owner *o) {
     if (o->label[1] > o->label[0])
         return false;
     for (int g = o->label[1] + 1; g <= o->label[0]; g++)
@@ -13,8 +12,7 @@ static bool check_pin(const struct state *s, const struct owner *o)
     return true;
 }
 
-void check_answer(struct model *m, const struct state *s, const struct take *t)
-{
+void check_answer(struct model *m, const struct state *s, const struct take *t) {
     const struct owner *first = NULL;
 
     for (int r = 0; r < m->ranks; r++) {
@@ -41,8 +39,7 @@ void check_answer(struct model *m, const struct state *s, const struct take *t)
 
 /* No move of a training thread may become possible, or impossible, by the daemon's state: the
  * moves possible here and those possible had the daemon died at this instant are the same. */
-static bool check_independent(const struct model *m, const struct state *s)
-{
+static bool check_independent(const struct model *m, const struct state *s) {
     struct state dead = *s;
 
     daemon_erase(m, &dead);
@@ -59,8 +56,7 @@ static bool check_independent(const struct model *m, const struct state *s)
     return true;
 }
 
-void check_state(struct model *m, const struct state *s)
-{
+void check_state(struct model *m, const struct state *s) {
     for (int i = 0; i < CMDS_MAX; i++)
         if (s->cmd[i].runs > 1)
             m->violation = "a command was executed twice";
@@ -69,14 +65,12 @@ void check_state(struct model *m, const struct state *s)
 }
 
 /* The first that is found is told. */
-static void check_fail(struct model *m, const char *what)
-{
+static void check_fail(struct model *m, const char *what) {
     if (!m->violation)
         m->violation = what;
 }
 
-static void check_terminal_pin(struct model *m, const struct state *s)
-{
+static void check_terminal_pin(struct model *m, const struct state *s) {
     for (int r = 0; r < m->ranks; r++) {
         const struct rank *k = &s->rank[r];
         if (s->pin_known && k->pin == PIN_DONE && k->pin_sess == s->pin_known &&
@@ -90,8 +84,7 @@ static void check_terminal_pin(struct model *m, const struct state *s)
 }
 
 /* Only the client and faults can move: everything that was asked for must be done. */
-void check_terminal(struct model *m, const struct state *s)
-{
+void check_terminal(struct model *m, const struct state *s) {
     for (int t = 0; t < TAKES_MAX; t++)
         if (s->take[t].phase == TAKE_ASKING || s->take[t].phase == TAKE_FIXING)
             check_fail(m, "stuck: a take or pin is never answered");

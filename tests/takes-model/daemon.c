@@ -8,18 +8,15 @@
 
 #include <string.h>
 
-static bool linked(const struct state *s, int r)
-{
+static bool linked(const struct state *s, int r) {
     return s->up && s->alive && s->rank[r].sess == s->sess && s->conn[r] == s->epoch;
 }
 
-static bool is_open(const struct take *t)
-{
+static bool is_open(const struct take *t) {
     return t->phase == TAKE_ASKING || t->phase == TAKE_FIXING;
 }
 
-static void daemon_end(struct take *t)
-{
+static void daemon_end(struct take *t) {
     uint8_t what = t->what;
 
     memset(t, 0, sizeof *t);
@@ -27,8 +24,7 @@ static void daemon_end(struct take *t)
     t->what = what;
 }
 
-static void daemon_next_try(struct model *m, struct take *t)
-{
+static void daemon_next_try(struct model *m, struct take *t) {
     if (t->try == TRY_MAX)
         m->violation = "bound of the model: try";
     else
@@ -36,8 +32,7 @@ static void daemon_next_try(struct model *m, struct take *t)
 }
 
 /* A question on a dead connection is lost; the next hello of that rank repeats it. */
-static void daemon_ask(struct state *s, int num, int r, int want)
-{
+static void daemon_ask(struct state *s, int num, int r, int want) {
     struct take *t = &s->take[num];
     struct owner *o = &t->owner[r];
 
@@ -51,8 +46,7 @@ static void daemon_ask(struct state *s, int num, int r, int want)
     s->rank[r].ask[num].what = t->what;
 }
 
-static void daemon_ask_all(struct model *m, struct state *s, int num)
-{
+static void daemon_ask_all(struct model *m, struct state *s, int num) {
     struct take *t = &s->take[num];
 
     t->phase = TAKE_ASKING;
@@ -62,8 +56,7 @@ static void daemon_ask_all(struct model *m, struct state *s, int num)
             daemon_ask(s, num, r, VALUE_NONE);
 }
 
-static void daemon_fix(struct model *m, struct state *s, int num)
-{
+static void daemon_fix(struct model *m, struct state *s, int num) {
     struct take *t = &s->take[num];
 
     t->phase = TAKE_FIXING;
@@ -82,18 +75,16 @@ static void daemon_fix(struct model *m, struct state *s, int num)
         s->fix_try[num] = t->try;
 }
 
-static void daemon_release(const struct model *m, struct state *s)
-{
+static void daemon_release(const struct model *m, struct state *s) {
     for (int r = 0; r < m->ranks; r++)
         if (linked(s, r))
             s->rank[r].release = 1;
 }
 
-bool daemon_open_enabled(const struct model *m, const struct state *s, int what, int b)
-{
+bool daemon_open_enabled(const struct model *m, const struct state *s, int what, int b) {
     (void)b;
-    if (!s->alive || s->opened == m->takes || s->next == TAKES_MAX ||
-        !(m->sc->whats >> what & 1) || (what == WHAT_PIN && s->pins))
+    if (!s->alive || s->opened == m->takes || s->next == TAKES_MAX || !(m->sc->whats >> what & 1) ||
+        (what == WHAT_PIN && s->pins))
         return false;
     for (int r = 0; r < m->ranks; r++)
         if (!s->conn[r] || s->conn[r] != s->conn[0])
@@ -102,8 +93,7 @@ bool daemon_open_enabled(const struct model *m, const struct state *s, int what,
 }
 
 /* All ranks of one epoch are connected: the take is of that epoch and its layout. */
-void daemon_open(struct model *m, struct state *s, int what, int b)
-{
+void daemon_open(struct model *m, struct state *s, int what, int b) {
     int num = s->next++;
     struct take *t = &s->take[num];
     enum array a = what_array(what, 0);
@@ -123,8 +113,7 @@ void daemon_open(struct model *m, struct state *s, int what, int b)
         daemon_ask_all(m, s, num);
 }
 
-static int daemon_count(const struct model *m, const struct take *t, int st)
-{
+static int daemon_count(const struct model *m, const struct take *t, int st) {
     int n = 0;
 
     for (int r = 0; r < m->ranks; r++)
@@ -132,8 +121,7 @@ static int daemon_count(const struct model *m, const struct take *t, int st)
     return n;
 }
 
-static int daemon_owners(const struct model *m, const struct take *t)
-{
+static int daemon_owners(const struct model *m, const struct take *t) {
     int n = 0;
 
     for (int r = 0; r < m->ranks; r++)
@@ -142,8 +130,7 @@ static int daemon_owners(const struct model *m, const struct take *t)
 }
 
 /* Every answer is here. */
-static void daemon_answer(struct model *m, struct state *s, struct take *t)
-{
+static void daemon_answer(struct model *m, struct state *s, struct take *t) {
     check_answer(m, s, t);
     /* the pin of a dead world is what the daemon has of it, and ends with the daemon */
     if (t->what == WHAT_PIN && s->up && t->epoch == s->epoch) {
@@ -154,8 +141,7 @@ static void daemon_answer(struct model *m, struct state *s, struct take *t)
 }
 
 /* The owners whose copy is behind the highest seen are asked for that one: a hold. */
-static void daemon_ask_behind(struct model *m, struct state *s, int num)
-{
+static void daemon_ask_behind(struct model *m, struct state *s, int num) {
     struct take *t = &s->take[num];
     int max = -1, behind = 0;
 
@@ -172,8 +158,7 @@ static void daemon_ask_behind(struct model *m, struct state *s, int num)
             daemon_ask(s, num, r, max);
 }
 
-static bool daemon_one_version(const struct model *m, const struct take *t)
-{
+static bool daemon_one_version(const struct model *m, const struct take *t) {
     int label = -1;
 
     for (int r = 0; r < m->ranks; r++) {
@@ -187,8 +172,7 @@ static bool daemon_one_version(const struct model *m, const struct take *t)
 }
 
 /* After each answer: does it end the take, or what is to be asked next? */
-static void daemon_judge(struct model *m, struct state *s, int num)
-{
+static void daemon_judge(struct model *m, struct state *s, int num) {
     struct take *t = &s->take[num];
     int owners = daemon_owners(m, t);
     bool all = daemon_count(m, t, OWN_COPY) == owners;
@@ -215,8 +199,7 @@ static void daemon_judge(struct model *m, struct state *s, int num)
         daemon_ask_behind(m, s, num);
 }
 
-static void daemon_copy(struct owner *o, const struct take *t, struct msg x)
-{
+static void daemon_copy(struct owner *o, const struct take *t, struct msg x) {
     o->label[x.part] = x.label;
     /* bytes of another thing are as wrong as torn ones */
     o->bytes[x.part] = x.what == t->what ? x.bytes : VALUE_TORN;
@@ -226,8 +209,7 @@ static void daemon_copy(struct owner *o, const struct take *t, struct msg x)
         o->st = OWN_COPY;
 }
 
-static void daemon_message(struct model *m, struct state *s, int r, struct msg x)
-{
+static void daemon_message(struct model *m, struct state *s, int r, struct msg x) {
     struct take *t = &s->take[x.num];
     struct owner *o = &t->owner[r];
 
@@ -238,10 +220,18 @@ static void daemon_message(struct model *m, struct state *s, int r, struct msg x
     if (x.try != o->try && rule(m, RULE_TRY_CHECK))
         return;
     switch (x.type) {
-    case MSG_COPY: daemon_copy(o, t, x); break;
-    case MSG_HELD: o->st = OWN_HELD; break;
-    case MSG_PASSED: o->st = OWN_PASSED; break;
-    case MSG_RESERVED: o->st = OWN_RESERVED; break;
+    case MSG_COPY:
+        daemon_copy(o, t, x);
+        break;
+    case MSG_HELD:
+        o->st = OWN_HELD;
+        break;
+    case MSG_PASSED:
+        o->st = OWN_PASSED;
+        break;
+    case MSG_RESERVED:
+        o->st = OWN_RESERVED;
+        break;
     case MSG_NOMEM:
         daemon_release(m, s);
         daemon_end(t);
@@ -251,28 +241,26 @@ static void daemon_message(struct model *m, struct state *s, int r, struct msg x
             m->violation = "a gradient take was answered with none though there was one";
         daemon_end(t);
         return;
-    default: return;
+    default:
+        return;
     }
     daemon_judge(m, s, (int)x.num);
 }
 
 /* Index of the first message of the connection source: 0 the older epoch, 1 the newer; or -1. */
-static int daemon_find(const struct rank *k, int source)
-{
+static int daemon_find(const struct rank *k, int source) {
     for (int i = 0; i < k->out_count; i++)
         if ((k->out[i].epoch != k->out[0].epoch) == source)
             return i;
     return -1;
 }
 
-bool daemon_read_enabled(const struct model *m, const struct state *s, int r, int source)
-{
+bool daemon_read_enabled(const struct model *m, const struct state *s, int r, int source) {
     (void)m;
     return s->alive && daemon_find(&s->rank[r], source) >= 0;
 }
 
-void daemon_read(struct model *m, struct state *s, int r, int source)
-{
+void daemon_read(struct model *m, struct state *s, int r, int source) {
     struct rank *k = &s->rank[r];
     int i = daemon_find(k, source);
     struct msg x = k->out[i];
@@ -286,8 +274,7 @@ void daemon_read(struct model *m, struct state *s, int r, int source)
 /* Rank r of this epoch connects, again: what it was asked on the old connection is lost, and so is
  * a hold it had. What others answered stays good, but for a take that rank 0 was to fix: nobody
  * knows whether r was there when the agenda ran. */
-static void daemon_reask(struct model *m, struct state *s, int num, int r)
-{
+static void daemon_reask(struct model *m, struct state *s, int num, int r) {
     struct take *t = &s->take[num];
     int max = -1;
 
@@ -307,14 +294,12 @@ static void daemon_reask(struct model *m, struct state *s, int num, int r)
     daemon_ask(s, num, r, max < 0 ? VALUE_NONE : max);
 }
 
-bool daemon_hello_enabled(const struct model *m, const struct state *s, int r, int b)
-{
+bool daemon_hello_enabled(const struct model *m, const struct state *s, int r, int b) {
     (void)m, (void)b;
     return s->up && s->alive && s->rank[r].sess == 0;
 }
 
-void daemon_hello(struct model *m, struct state *s, int r, int b)
-{
+void daemon_hello(struct model *m, struct state *s, int r, int b) {
     struct rank *k = &s->rank[r];
 
     (void)b;
@@ -339,8 +324,7 @@ void daemon_hello(struct model *m, struct state *s, int r, int b)
 }
 
 /* All that dies with the daemon. */
-void daemon_erase(const struct model *m, struct state *s)
-{
+void daemon_erase(const struct model *m, struct state *s) {
     s->alive = s->next = s->pin_mask = 0;
     memset(s->conn, 0, sizeof s->conn);
     memset(s->fix_try, 0, sizeof s->fix_try);

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct explore {
     struct model *m;
@@ -24,16 +25,14 @@ struct explore {
     uint64_t edges;
 };
 
-static bool explore_inner(struct move mv)
-{
+static bool explore_inner(struct move mv) {
     enum move_class c = move_kinds[mv.kind].class;
 
     return c != MOVE_CLIENT && c != MOVE_FAULT;
 }
 
 /* The next move that s allows, after *mv in the order of the table; first with kind 0, b -1. */
-static bool explore_next(const struct model *m, const struct state *s, int *kind, int *a, int *b)
-{
+static bool explore_next(const struct model *m, const struct state *s, int *kind, int *a, int *b) {
     for (; *kind < move_kind_count; (*kind)++, *a = 0, *b = -1) {
         const struct move_kind *mk = &move_kinds[*kind];
         for (; *a < move_arg_count(m, mk->a); (*a)++, *b = -1)
@@ -44,8 +43,7 @@ static bool explore_next(const struct model *m, const struct state *s, int *kind
     return false;
 }
 
-static void explore_print(const struct explore *x, uint32_t at)
-{
+static void explore_print(const struct explore *x, uint32_t at) {
     uint32_t n = 0;
     uint32_t *path;
     struct state s;
@@ -70,8 +68,7 @@ static void explore_print(const struct explore *x, uint32_t at)
     free(path);
 }
 
-static int explore_grow(void **p, uint64_t *capacity, uint64_t need, size_t size)
-{
+static int explore_grow(void **p, uint64_t *capacity, uint64_t need, size_t size) {
     uint64_t n = *capacity ? *capacity : 1u << 12;
     void *grown;
 
@@ -87,8 +84,7 @@ static int explore_grow(void **p, uint64_t *capacity, uint64_t need, size_t size
     return 0;
 }
 
-static int explore_edge(struct explore *x, uint32_t to)
-{
+static int explore_edge(struct explore *x, uint32_t to) {
     void *p = x->succ;
     int rc = explore_grow(&p, &x->succ_capacity, x->succ_count + 1, sizeof *x->succ);
 
@@ -100,8 +96,7 @@ static int explore_edge(struct explore *x, uint32_t to)
 }
 
 /* All moves of state i. */
-static enum explore_end explore_state(struct explore *x, uint32_t i)
-{
+static enum explore_end explore_state(struct explore *x, uint32_t i) {
     struct state s, next;
     int kind = 0, a = 0, b = -1;
     bool moves = false;
@@ -111,7 +106,7 @@ static enum explore_end explore_state(struct explore *x, uint32_t i)
     while (!x->m->violation && explore_next(x->m, &s, &kind, &a, &b)) {
         struct move mv = {(uint8_t)kind, (uint8_t)a, (uint8_t)b};
         uint32_t to;
-        next = s;
+        memcpy(&next, &s, sizeof next); /* with its padding, which is hashed too */
         move_kinds[kind].apply(x->m, &next, a, b);
         int rc = store_add(&x->store, &next, (struct store_node){i, mv}, &to);
         if (rc < 0)
@@ -138,8 +133,7 @@ static enum explore_end explore_state(struct explore *x, uint32_t i)
     return EXPLORE_VIOLATED;
 }
 
-static enum explore_end explore_breadth(struct explore *x)
-{
+static enum explore_end explore_breadth(struct explore *x) {
     for (uint32_t i = 0; i < x->store.count; i++) {
         void *p = x->first_succ;
         int rc = explore_grow(&p, &x->first_capacity, (uint64_t)i + 2, sizeof *x->first_succ);
@@ -158,8 +152,7 @@ static enum explore_end explore_breadth(struct explore *x)
 }
 
 /* Takes the last untried successor of state i from its list. */
-static bool explore_pop(const struct explore *x, unsigned char *left, uint32_t i, uint32_t *to)
-{
+static bool explore_pop(const struct explore *x, unsigned char *left, uint32_t i, uint32_t *to) {
     if (left[i] == 0)
         return false;
     *to = x->succ[x->first_succ[i] + --left[i]];
@@ -169,8 +162,7 @@ static bool explore_pop(const struct explore *x, unsigned char *left, uint32_t i
 enum mark { MARK_NEW, MARK_OPEN, MARK_CLOSED };
 
 /* Depth-first: a successor that is still open closes a cycle. */
-static enum explore_end explore_cycles(struct explore *x)
-{
+static enum explore_end explore_cycles(struct explore *x) {
     uint32_t n = x->store.count, top = 0;
     unsigned char *mark = calloc(n, 1);
     uint32_t *stack = malloc((size_t)n * sizeof *stack);
@@ -211,8 +203,7 @@ out:
     return end;
 }
 
-static uint32_t explore_depth(const struct explore *x)
-{
+static uint32_t explore_depth(const struct explore *x) {
     uint32_t depth = 0;
 
     for (uint32_t i = x->store.count - 1; i != 0; i = x->store.node[i].parent)
@@ -221,8 +212,7 @@ static uint32_t explore_depth(const struct explore *x)
 }
 
 enum explore_end explore_run(struct model *m, const struct state *first, uint32_t max_states,
-                             struct explore_result *out)
-{
+                             struct explore_result *out) {
     static const struct move none = {0, 0, 0};
     struct explore x = {.m = m, .max_states = max_states};
     enum explore_end end = EXPLORE_NOMEM;

@@ -1,4 +1,5 @@
-# The model checker of the take protocol; the top Makefile.am includes this file.
+# tests/takes-model: the model checker of the take protocol of doc/takes.md, which needs no library.
+# tests/local.mk includes this file.
 check_PROGRAMS += tests/takes-model/takes-model
 tests_takes_model_takes_model_SOURCES = \
 	tests/takes-model/check.c \
@@ -17,5 +18,6 @@ tests_takes_model_takes_model_SOURCES = \
 	tests/takes-model/supervisor.c \
 	tests/takes-model/trace.c \
 	tests/takes-model/world.c
-dist_check_SCRIPTS += tests/takes-model/run-small.sh
-TESTS += tests/takes-model/run-small.sh
+tests_takes_model_takes_model_LDADD =
+gfs_test_scripts += tests/takes-model/run-small.sh
+EXTRA_DIST += doc/takes.md

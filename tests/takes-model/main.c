@@ -15,40 +15,39 @@ struct options {
     uint32_t max_states;
 };
 
-static double seconds(void)
-{
+static double seconds(void) {
     struct timespec t;
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    timespec_get(&t, TIME_UTC);
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-static void usage(FILE *f)
-{
+static void usage(FILE *f) {
     fprintf(f, "usage: takes-model [--ranks N] [--steps N] [--takes N] [--full] [--scenario NAME]\n"
                "                   [--without RULE] [--list-rules] [--max-states N]\n"
                "Exits 0 if the protocol holds, 1 with a counterexample, 2 on a wrong call or when\n"
                "the exploration could not be finished.\n");
 }
 
-static void list_rules(void)
-{
+static void list_rules(void) {
     for (int i = 0; i < RULE_COUNT; i++)
         printf("%-22s %s\n", rule_texts[i].name, rule_texts[i].text);
 }
 
-static const char *end_text(enum explore_end end)
-{
+static const char *end_text(enum explore_end end) {
     switch (end) {
-    case EXPLORE_HOLDS: return "holds";
-    case EXPLORE_VIOLATED: return "VIOLATED";
-    case EXPLORE_STOPPED: return "stopped at --max-states";
-    default: return "out of memory";
+    case EXPLORE_HOLDS:
+        return "holds";
+    case EXPLORE_VIOLATED:
+        return "VIOLATED";
+    case EXPLORE_STOPPED:
+        return "stopped at --max-states";
+    default:
+        return "out of memory";
     }
 }
 
-static enum explore_end run_one(const struct options *o, const struct scenario *sc, int ranks)
-{
+static enum explore_end run_one(const struct options *o, const struct scenario *sc, int ranks) {
     struct model m;
     struct state first;
     struct explore_result res = {0, 0, 0};
@@ -69,8 +68,7 @@ static enum explore_end run_one(const struct options *o, const struct scenario *
     return end;
 }
 
-static bool wanted(const struct options *o, const struct scenario *sc, int ranks, bool shows)
-{
+static bool wanted(const struct options *o, const struct scenario *sc, int ranks, bool shows) {
     if (o->ranks ? o->ranks != ranks : ranks > 2 && !sc->steps_wide)
         return false;
     if (o->scenario)
@@ -80,8 +78,7 @@ static bool wanted(const struct options *o, const struct scenario *sc, int ranks
 
 /* Two ranks for all scenarios, three for those that name a size for it, or as asked for. Without a
  * rule the scenario that shows it best goes first. */
-static int run_all(const struct options *o)
-{
+static int run_all(const struct options *o) {
     const struct scenario *all = o->full ? scenarios_full : scenarios;
     int count = o->full ? scenario_full_count : scenario_count;
     int found = 0;
@@ -102,39 +99,61 @@ static int run_all(const struct options *o)
 }
 
 /* A number from lo to hi, or -1. */
-static long number(const char *text, long lo, long hi)
-{
+static long number(const char *text, long lo, long hi) {
     char *end;
     long v = strtol(text, &end, 10);
 
     return *text && !*end && v >= lo && v <= hi ? v : -1;
 }
 
-static bool parse(struct options *o, int opt, const char *arg)
-{
+static bool parse(struct options *o, int opt, const char *arg) {
     long v = 0;
 
     switch (opt) {
-    case 'r': v = number(arg, 2, RANKS_MAX); o->ranks = (int)v; break;
-    case 's': v = number(arg, 1, 4); o->steps = (int)v; break;
-    case 't': v = number(arg, 1, TAKES_MAX); o->takes = (int)v; break;
-    case 'm': v = number(arg, 1, 200000000); o->max_states = (uint32_t)v; break;
-    case 'f': o->full = true; break;
-    case 'c': o->scenario = arg; break;
-    case 'w': o->without = rule_find(arg); v = o->without; break;
-    default: return false;
+    case 'r':
+        v = number(arg, 2, RANKS_MAX);
+        o->ranks = (int)v;
+        break;
+    case 's':
+        v = number(arg, 1, 4);
+        o->steps = (int)v;
+        break;
+    case 't':
+        v = number(arg, 1, TAKES_MAX);
+        o->takes = (int)v;
+        break;
+    case 'm':
+        v = number(arg, 1, 200000000);
+        o->max_states = (uint32_t)v;
+        break;
+    case 'f':
+        o->full = true;
+        break;
+    case 'c':
+        o->scenario = arg;
+        break;
+    case 'w':
+        o->without = rule_find(arg);
+        v = o->without;
+        break;
+    default:
+        return false;
     }
     return v >= 0;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const struct option longs[] = {
-        {"ranks", required_argument, NULL, 'r'},      {"steps", required_argument, NULL, 's'},
-        {"takes", required_argument, NULL, 't'},      {"full", no_argument, NULL, 'f'},
-        {"without", required_argument, NULL, 'w'},    {"list-rules", no_argument, NULL, 'l'},
-        {"max-states", required_argument, NULL, 'm'}, {"scenario", required_argument, NULL, 'c'},
-        {"help", no_argument, NULL, 'h'},             {NULL, 0, NULL, 0},
+        {"ranks", required_argument, NULL, 'r'},
+        {"steps", required_argument, NULL, 's'},
+        {"takes", required_argument, NULL, 't'},
+        {"full", no_argument, NULL, 'f'},
+        {"without", required_argument, NULL, 'w'},
+        {"list-rules", no_argument, NULL, 'l'},
+        {"max-states", required_argument, NULL, 'm'},
+        {"scenario", required_argument, NULL, 'c'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     struct options o = {.without = -1, .max_states = 50000000};
     int opt;

@@ -1,4 +1,5 @@
-/* The state of the modelled take protocol, and the moves that lead from one state to the next.
+/* The state of the modelled take protocol (doc/takes.md), and the moves that lead from one state to
+ * the next.
  *
  * Everything that can influence the future is in struct state and nothing else is: two states
  * that compare equal have the same future, which is what makes a hash set of states a proof.
@@ -41,8 +42,8 @@ struct hold {
 enum msg_type { MSG_NONE, MSG_COPY, MSG_NODATA, MSG_PASSED, MSG_HELD, MSG_RESERVED, MSG_NOMEM };
 
 struct msg {
-    uint32_t type : 3, num : 1, part : 1, epoch : 2, sess : 2, try : 4, what : 3, label : 4,
-        bytes : 4, spare : 8;
+    uint32_t type : 3, num : 1, part : 1, epoch : 2, sess : 2, try:
+        4, what : 3, label : 4, bytes : 4, spare : 8;
 };
 
 enum pin_state { PIN_NONE, PIN_RESERVED, PIN_DONE };

@@ -51,8 +51,7 @@ const struct rule_text rule_texts[RULE_COUNT] = {
     [RULE_CLIP_APART] = {"clip-apart", "grads", "clipping does not change the gradient in place"},
 };
 
-int rule_find(const char *name)
-{
+int rule_find(const char *name) {
     for (int i = 0; i < RULE_COUNT; i++)
         if (strcmp(rule_texts[i].name, name) == 0)
             return i;

@@ -5,11 +5,8 @@
 set -u
 
 here=$(dirname "$0")
-program=${1:-${TAKES_MODEL:-}}
-if [ -z "$program" ]; then
-    program=tests/takes-model/takes-model
-    [ -x "$program" ] || program=$here/takes-model
-fi
+program=${1:-${GFS_BUILD:-.}/tests/takes-model/takes-model}
+[ -x "$program" ] || program=$here/takes-model
 if [ ! -x "$program" ]; then
     echo "1..0 # SKIP takes-model is not built"
     exit 77

@@ -12,7 +12,7 @@ enum cmd_kind { CMD_NONE, CMD_EDIT, CMD_RESTORE };
 struct scenario {
     const char *name;
     const char *text;
-    unsigned whats;   /* bit of each enum what that may be opened */
+    unsigned whats; /* bit of each enum what that may be opened */
     enum cmd_kind cmd[2];
     bool trains;      /* the goal is all steps from the start; else the client raises it */
     int steps, takes; /* steps: of ranks 2; takes: in all, pins among them */

@@ -3,32 +3,32 @@
 
 #include <string.h>
 
-bool what_is_owner(const struct model *m, int what, int rank)
-{
+bool what_is_owner(const struct model *m, int what, int rank) {
     return (what != WHAT_P0_LAST && what != WHAT_G0_LAST) || rank == model_last(m);
 }
 
-enum array what_array(int what, int part)
-{
+enum array what_array(int what, int part) {
     switch (what) {
-    case WHAT_P1: return A_P1;
+    case WHAT_P1:
+        return A_P1;
     case WHAT_G0:
-    case WHAT_G0_LAST: return A_G0;
-    case WHAT_PIN: return part ? A_P1 : A_P0;
-    default: return A_P0;
+    case WHAT_G0_LAST:
+        return A_G0;
+    case WHAT_PIN:
+        return part ? A_P1 : A_P0;
+    default:
+        return A_P0;
     }
 }
 
-static bool linked(const struct state *s, int r)
-{
+static bool linked(const struct state *s, int r) {
     return s->up && s->alive && s->rank[r].sess == s->sess && s->conn[r] == s->epoch;
 }
 
 /* The outbox outlives a connection here: the worst an implementation may do, and what the session
  * and try checks of the daemon are for. */
 static void service_send(struct model *m, struct state *s, int r, enum msg_type type, int num,
-                         int part, enum array a)
-{
+                         int part, enum array a) {
     struct rank *k = &s->rank[r];
     const struct hold *h = &k->hold[num];
     struct msg x;
@@ -52,22 +52,19 @@ static void service_send(struct model *m, struct state *s, int r, enum msg_type 
     k->out[k->out_count++] = x;
 }
 
-static bool is_torn(const struct model *m, const struct rank *k, enum array a)
-{
+static bool is_torn(const struct model *m, const struct rank *k, enum array a) {
     if (k->bytes[a] != VALUE_TORN)
         return false;
     return rule(m, a == A_G0 ? RULE_GRAD_VALID : RULE_UNIT_LOCK);
 }
 
 /* No gradient, and none on its way in a step that has begun. */
-static bool is_none(const struct rank *k, enum array a)
-{
+static bool is_none(const struct rank *k, enum array a) {
     return a == A_G0 && k->bytes[a] == VALUE_NONE;
 }
 
 /* Whether a part of a hold can be copied now. */
-bool service_ready(const struct model *m, const struct rank *k, int num, int part)
-{
+bool service_ready(const struct model *m, const struct rank *k, int num, int part) {
     const struct hold *h = &k->hold[num];
     enum array a = what_array(h->what, part);
 
@@ -76,13 +73,12 @@ bool service_ready(const struct model *m, const struct rank *k, int num, int par
     return h->mode == HOLD_ANY || h->want[part] == k->label[a];
 }
 
-static void service_copy_part(struct model *m, struct state *s, int r, int num, int part)
-{
+static void service_copy_part(struct model *m, struct state *s, int r, int num, int part) {
     struct rank *k = &s->rank[r];
     struct hold *h = &k->hold[num];
 
     service_send(m, s, r, MSG_COPY, num, part, what_array(h->what, part));
-    h->left &= (uint8_t)~(1u << part);
+    h->left &= (uint8_t) ~(1u << part);
     if (h->left)
         return;
     if (h->what == WHAT_PIN)
@@ -91,30 +87,25 @@ static void service_copy_part(struct model *m, struct state *s, int r, int num, 
 }
 
 /* Called by the main thread, before it overwrites a. */
-void service_copy_before(struct model *m, struct state *s, int r, enum array a)
-{
+void service_copy_before(struct model *m, struct state *s, int r, enum array a) {
     if (!rule(m, RULE_COPY_BEFORE))
         return;
     for (int t = 0; t < TAKES_MAX; t++)
         for (int p = 0; p < UNITS; p++)
-            if (service_ready(m, &s->rank[r], t, p) &&
-                what_array(s->rank[r].hold[t].what, p) == a)
+            if (service_ready(m, &s->rank[r], t, p) && what_array(s->rank[r].hold[t].what, p) == a)
                 service_copy_part(m, s, r, t, p);
 }
 
-bool service_copy_enabled(const struct model *m, const struct state *s, int r, int slot)
-{
+bool service_copy_enabled(const struct model *m, const struct state *s, int r, int slot) {
     return service_ready(m, &s->rank[r], slot / UNITS, slot % UNITS);
 }
 
-void service_copy(struct model *m, struct state *s, int r, int slot)
-{
+void service_copy(struct model *m, struct state *s, int r, int slot) {
     service_copy_part(m, s, r, slot / UNITS, slot % UNITS);
 }
 
 /* Without the rule hold-set, an array has room for one hold. */
-static void service_displace(const struct model *m, struct rank *k, int num)
-{
+static void service_displace(const struct model *m, struct rank *k, int num) {
     if (rule(m, RULE_HOLD_SET))
         return;
     for (int t = 0; t < TAKES_MAX; t++)
@@ -123,8 +114,7 @@ static void service_displace(const struct model *m, struct rank *k, int num)
 }
 
 /* An item of the agenda becomes a hold for the content at this boundary. */
-static void service_register_item(struct model *m, struct state *s, int r, int num)
-{
+static void service_register_item(struct model *m, struct state *s, int r, int num) {
     struct rank *k = &s->rank[r];
     struct hold *h = &k->hold[num];
     const struct item *it = &s->agenda[num];
@@ -148,8 +138,7 @@ static void service_register_item(struct model *m, struct state *s, int r, int n
     h->try = it->try;
     h->left = it->what == WHAT_PIN ? 3 : 1;
     for (int p = 0; p < what_parts(it->what); p++)
-        h->want[p] =
-            rule(m, RULE_HOLD_BOUNDARY) ? k->label[what_array(it->what, p)] : k->gen;
+        h->want[p] = rule(m, RULE_HOLD_BOUNDARY) ? k->label[what_array(it->what, p)] : k->gen;
     service_displace(m, k, num);
     if (is_none(k, what_array(h->what, 0))) {
         service_send(m, s, r, MSG_NODATA, num, 0, A_G0);
@@ -157,23 +146,20 @@ static void service_register_item(struct model *m, struct state *s, int r, int n
     }
 }
 
-void service_register(struct model *m, struct state *s, int r)
-{
+void service_register(struct model *m, struct state *s, int r) {
     for (int t = 0; t < TAKES_MAX; t++)
         if (s->agenda[t].sess && what_is_owner(m, s->agenda[t].what, r))
             service_register_item(m, s, r, t);
 }
 
-bool service_ask_enabled(const struct model *m, const struct state *s, int r, int num)
-{
+bool service_ask_enabled(const struct model *m, const struct state *s, int r, int num) {
     (void)m;
     return s->rank[r].ask[num].try != 0;
 }
 
 /* What to answer to a question for one array. want VALUE_NONE: whatever is there. */
 static enum msg_type service_answer(const struct model *m, const struct rank *k, enum array a,
-                                    int want)
-{
+                                    int want) {
     int next = k->gen + 1;
 
     if (is_none(k, a)) {
@@ -191,8 +177,7 @@ static enum msg_type service_answer(const struct model *m, const struct rank *k,
     return k->label[a] < want ? MSG_HELD : MSG_PASSED;
 }
 
-void service_ask(struct model *m, struct state *s, int r, int num)
-{
+void service_ask(struct model *m, struct state *s, int r, int num) {
     struct rank *k = &s->rank[r];
     struct hold *h = &k->hold[num];
     struct ask q = k->ask[num];
@@ -222,13 +207,12 @@ void service_ask(struct model *m, struct state *s, int r, int num)
 }
 
 /* A rank that has no memory for a pin. */
-bool service_nomem_enabled(const struct model *m, const struct state *s, int r, int num)
-{
-    return s->nomem < m->sc->nomem && s->rank[r].ask[num].try && s->rank[r].ask[num].what == WHAT_PIN;
+bool service_nomem_enabled(const struct model *m, const struct state *s, int r, int num) {
+    return s->nomem < m->sc->nomem && s->rank[r].ask[num].try &&
+           s->rank[r].ask[num].what == WHAT_PIN;
 }
 
-void service_nomem(struct model *m, struct state *s, int r, int num)
-{
+void service_nomem(struct model *m, struct state *s, int r, int num) {
     struct rank *k = &s->rank[r];
     struct hold *h = &k->hold[num];
 
@@ -241,8 +225,7 @@ void service_nomem(struct model *m, struct state *s, int r, int num)
     memset(&k->ask[num], 0, sizeof k->ask[num]);
 }
 
-static void service_unpin(struct rank *k)
-{
+static void service_unpin(struct rank *k) {
     k->pin = PIN_NONE;
     k->pin_sess = 0;
     for (int t = 0; t < TAKES_MAX; t++)
@@ -250,8 +233,7 @@ static void service_unpin(struct rank *k)
             memset(&k->hold[t], 0, sizeof k->hold[t]);
 }
 
-bool service_release_enabled(const struct model *m, const struct state *s, int r, int b)
-{
+bool service_release_enabled(const struct model *m, const struct state *s, int r, int b) {
     (void)m, (void)b;
     /* one stream: a release does not overtake the reservation before it */
     for (int t = 0; t < TAKES_MAX; t++)
@@ -260,8 +242,7 @@ bool service_release_enabled(const struct model *m, const struct state *s, int r
     return s->rank[r].release;
 }
 
-void service_release(struct model *m, struct state *s, int r, int b)
-{
+void service_release(struct model *m, struct state *s, int r, int b) {
     (void)m, (void)b;
     s->rank[r].release = 0;
     service_unpin(&s->rank[r]);
@@ -269,8 +250,7 @@ void service_release(struct model *m, struct state *s, int r, int b)
 
 /* The connection is gone: so are the questions on it, the holds and what is reserved for a pin. A
  * finished pin stays, for the next hello. */
-void service_forget(struct rank *k)
-{
+void service_forget(struct rank *k) {
     k->sess = 0;
     k->release = k->wake = 0;
     memset(k->ask, 0, sizeof k->ask);
@@ -279,27 +259,23 @@ void service_forget(struct rank *k)
         service_unpin(k);
 }
 
-bool service_gone_enabled(const struct model *m, const struct state *s, int r, int b)
-{
+bool service_gone_enabled(const struct model *m, const struct state *s, int r, int b) {
     (void)m, (void)b;
     return s->up && s->rank[r].sess && (!s->alive || s->rank[r].sess != s->sess);
 }
 
-void service_gone(struct model *m, struct state *s, int r, int b)
-{
+void service_gone(struct model *m, struct state *s, int r, int b) {
     (void)m, (void)b;
     service_forget(&s->rank[r]);
 }
 
-bool service_fix_enabled(const struct model *m, const struct state *s, int num, int b)
-{
+bool service_fix_enabled(const struct model *m, const struct state *s, int num, int b) {
     (void)m, (void)b;
     return s->fix_try[num] && linked(s, 0);
 }
 
 /* Rank 0 takes a take on its list and rings its own bell. */
-void service_fix(struct model *m, struct state *s, int num, int b)
-{
+void service_fix(struct model *m, struct state *s, int num, int b) {
     struct item *it = &s->pending[num];
 
     (void)b;
@@ -311,28 +287,24 @@ void service_fix(struct model *m, struct state *s, int num, int b)
 }
 
 /* Only without the rule bell-from-rank0: the daemon wakes the other ranks. */
-bool service_wake_enabled(const struct model *m, const struct state *s, int r, int b)
-{
+bool service_wake_enabled(const struct model *m, const struct state *s, int r, int b) {
     (void)m, (void)b;
     return s->rank[r].wake;
 }
 
-void service_wake(struct model *m, struct state *s, int r, int b)
-{
+void service_wake(struct model *m, struct state *s, int r, int b) {
     (void)b;
     s->rank[r].wake = 0;
     world_ring(m, s, r);
 }
 
 /* Only without the rule edit-whole: the daemon sends each rank its part of an edit. */
-bool service_part_enabled(const struct model *m, const struct state *s, int r, int b)
-{
+bool service_part_enabled(const struct model *m, const struct state *s, int r, int b) {
     (void)m, (void)b;
     return s->rank[r].part_sent;
 }
 
-void service_part(struct model *m, struct state *s, int r, int b)
-{
+void service_part(struct model *m, struct state *s, int r, int b) {
     (void)m, (void)b;
     s->rank[r].part_sent = 0;
     s->rank[r].part = 1;

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t store_hash(const unsigned char *p, size_t n)
-{
+static uint64_t store_hash(const unsigned char *p, size_t n) {
     uint64_t h = UINT64_C(0x9e3779b97f4a7c15);
     uint64_t w;
 
@@ -21,15 +20,13 @@ static uint64_t store_hash(const unsigned char *p, size_t n)
     return h ^ h >> 29;
 }
 
-static unsigned char *store_at(const struct store *st, uint32_t i)
-{
+static unsigned char *store_at(const struct store *st, uint32_t i) {
     size_t in_chunk = i & ((1u << STORE_CHUNK_BITS) - 1);
 
     return st->chunk[i >> STORE_CHUNK_BITS] + in_chunk * st->state_bytes;
 }
 
-int store_open(struct store *st, size_t state_bytes)
-{
+int store_open(struct store *st, size_t state_bytes) {
     memset(st, 0, sizeof *st);
     st->state_bytes = state_bytes;
     st->slot_count = 1u << 12;
@@ -37,16 +34,14 @@ int store_open(struct store *st, size_t state_bytes)
     return st->slot ? 0 : -ENOMEM;
 }
 
-void store_close(struct store *st)
-{
+void store_close(struct store *st) {
     for (int i = 0; i < STORE_CHUNKS_MAX && st->chunk[i]; i++)
         free(st->chunk[i]);
     free(st->node);
     free(st->slot);
 }
 
-static int store_grow(struct store *st)
-{
+static int store_grow(struct store *st) {
     uint64_t n = st->slot_count * 2;
     uint64_t *slot = calloc(n, sizeof *slot);
 
@@ -67,8 +62,7 @@ static int store_grow(struct store *st)
     return 0;
 }
 
-static int store_append(struct store *st, const struct state *s, struct store_node node)
-{
+static int store_append(struct store *st, const struct state *s, struct store_node node) {
     uint32_t c = st->count >> STORE_CHUNK_BITS;
 
     if (st->count == st->node_capacity) {
@@ -91,8 +85,7 @@ static int store_append(struct store *st, const struct state *s, struct store_no
     return 0;
 }
 
-int store_add(struct store *st, const struct state *s, struct store_node node, uint32_t *index)
-{
+int store_add(struct store *st, const struct state *s, struct store_node node, uint32_t *index) {
     uint64_t hash = store_hash((const unsigned char *)s, st->state_bytes);
     uint64_t high = hash >> 32 << 32;
     uint64_t i = hash & (st->slot_count - 1);
@@ -113,8 +106,7 @@ int store_add(struct store *st, const struct state *s, struct store_node node, u
     return 1;
 }
 
-void store_get(const struct store *st, uint32_t index, struct state *s)
-{
+void store_get(const struct store *st, uint32_t index, struct state *s) {
     memset(s, 0, sizeof *s);
     memcpy(s, store_at(st, index), st->state_bytes);
 }

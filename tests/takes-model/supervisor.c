@@ -3,8 +3,7 @@
 
 #include <string.h>
 
-static void init_ops(struct model *m, const struct scenario *sc)
-{
+static void init_ops(struct model *m, const struct scenario *sc) {
     unsigned grads = 1u << WHAT_G0 | 1u << WHAT_G0_LAST;
 
     m->op_count = 0;
@@ -24,8 +23,7 @@ static void init_ops(struct model *m, const struct scenario *sc)
     }
 }
 
-void model_init(struct model *m, const struct scenario *sc, uint64_t without, struct state *first)
-{
+void model_init(struct model *m, const struct scenario *sc, uint64_t without, struct state *first) {
     m->sc = sc;
     m->without = without;
     m->violation = NULL;
@@ -42,8 +40,7 @@ void model_init(struct model *m, const struct scenario *sc, uint64_t without, st
 }
 
 /* The client writes a command; the daemon hands it to the ledger. */
-static void ledger_accept(const struct model *m, struct state *s, int i)
-{
+static void ledger_accept(const struct model *m, struct state *s, int i) {
     s->cmd[i].ledger = LED_ACCEPTED;
     s->cmd[i].order_sent = 1;
     for (int r = 0; r < m->ranks; r++) {
@@ -54,28 +51,24 @@ static void ledger_accept(const struct model *m, struct state *s, int i)
     }
 }
 
-static bool client_command_enabled(const struct model *m, const struct state *s, int i, int b)
-{
+static bool client_command_enabled(const struct model *m, const struct state *s, int i, int b) {
     (void)b;
     return s->alive && m->sc->cmd[i] != CMD_NONE && s->cmd[i].client == CLIENT_IDLE;
 }
 
-static void client_command(struct model *m, struct state *s, int i, int b)
-{
+static void client_command(struct model *m, struct state *s, int i, int b) {
     (void)b;
     s->cmd[i].client = CLIENT_WAITS;
     ledger_accept(m, s, i);
 }
 
-static bool client_retry_enabled(const struct model *m, const struct state *s, int i, int b)
-{
+static bool client_retry_enabled(const struct model *m, const struct state *s, int i, int b) {
     (void)m, (void)b;
     return s->alive && s->cmd[i].client == CLIENT_LOST;
 }
 
 /* The same id again: it attaches to what the ledger has. */
-static void client_retry(struct model *m, struct state *s, int i, int b)
-{
+static void client_retry(struct model *m, struct state *s, int i, int b) {
     (void)b;
     s->cmd[i].client = s->cmd[i].ledger == LED_DONE ? CLIENT_ANSWERED : CLIENT_WAITS;
     if (!rule(m, RULE_LEDGER_IDS)) {
@@ -84,14 +77,12 @@ static void client_retry(struct model *m, struct state *s, int i, int b)
     }
 }
 
-static bool client_step_enabled(const struct model *m, const struct state *s, int a, int b)
-{
+static bool client_step_enabled(const struct model *m, const struct state *s, int a, int b) {
     (void)a, (void)b;
     return s->alive && s->goal < m->steps;
 }
 
-static void client_step(struct model *m, struct state *s, int a, int b)
-{
+static void client_step(struct model *m, struct state *s, int a, int b) {
     (void)a, (void)b;
     s->goal++;
     if (!rule(m, RULE_BELL_RANK0))
@@ -99,50 +90,43 @@ static void client_step(struct model *m, struct state *s, int a, int b)
             s->rank[r].wake = 1;
 }
 
-static bool order_goal_enabled(const struct model *m, const struct state *s, int a, int b)
-{
+static bool order_goal_enabled(const struct model *m, const struct state *s, int a, int b) {
     (void)m, (void)a, (void)b;
     return s->up && s->world_goal != s->goal;
 }
 
 /* An absolute step: it may come twice. */
-static void order_goal(struct model *m, struct state *s, int a, int b)
-{
+static void order_goal(struct model *m, struct state *s, int a, int b) {
     (void)a, (void)b;
     s->world_goal = s->goal;
     world_ring(m, s, 0);
 }
 
-static bool order_command_enabled(const struct model *m, const struct state *s, int i, int b)
-{
+static bool order_command_enabled(const struct model *m, const struct state *s, int i, int b) {
     (void)m, (void)b;
     return s->up && s->cmd[i].order_sent;
 }
 
-static void order_command(struct model *m, struct state *s, int i, int b)
-{
+static void order_command(struct model *m, struct state *s, int i, int b) {
     (void)b;
     s->cmd[i].order_sent = 0;
     s->cmd[i].taken = s->cmd[i].pending = 1;
     world_ring(m, s, 0);
 }
 
-static bool ledger_done_enabled(const struct model *m, const struct state *s, int i, int b)
-{
+static bool ledger_done_enabled(const struct model *m, const struct state *s, int i, int b) {
     (void)m, (void)b;
     return s->cmd[i].done_epoch != 0;
 }
 
-static void ledger_finish(struct cmd *c)
-{
+static void ledger_finish(struct cmd *c) {
     c->ledger = LED_DONE;
     c->order_sent = 0;
     if (c->client == CLIENT_WAITS)
         c->client = CLIENT_ANSWERED;
 }
 
-static void ledger_done(struct model *m, struct state *s, int i, int b)
-{
+static void ledger_done(struct model *m, struct state *s, int i, int b) {
     bool stale = s->cmd[i].done_epoch != s->epoch;
 
     (void)b;
@@ -154,41 +138,35 @@ static void ledger_done(struct model *m, struct state *s, int i, int b)
     ledger_finish(&s->cmd[i]);
 }
 
-static bool supervisor_daemon_enabled(const struct model *m, const struct state *s, int a, int b)
-{
+static bool supervisor_daemon_enabled(const struct model *m, const struct state *s, int a, int b) {
     (void)m, (void)a, (void)b;
     return !s->alive;
 }
 
-static void supervisor_daemon(struct model *m, struct state *s, int a, int b)
-{
+static void supervisor_daemon(struct model *m, struct state *s, int a, int b) {
     (void)m, (void)a, (void)b;
     s->alive = 1;
     s->sess++;
 }
 
-static bool supervisor_world_enabled(const struct model *m, const struct state *s, int a, int b)
-{
+static bool supervisor_world_enabled(const struct model *m, const struct state *s, int a, int b) {
     (void)m, (void)a, (void)b;
     return !s->up;
 }
 
 /* A new world: a new epoch, gen from 0, the goal and the unanswered commands of the ledger. */
-static void supervisor_world(struct model *m, struct state *s, int a, int b)
-{
+static void supervisor_world(struct model *m, struct state *s, int a, int b) {
     (void)a, (void)b;
     s->epoch++;
     world_init(m, s);
 }
 
-static bool fault_daemon_enabled(const struct model *m, const struct state *s, int a, int b)
-{
+static bool fault_daemon_enabled(const struct model *m, const struct state *s, int a, int b) {
     (void)a, (void)b;
     return s->alive && s->daemon_deaths < m->sc->daemon_deaths;
 }
 
-static void fault_daemon(struct model *m, struct state *s, int a, int b)
-{
+static void fault_daemon(struct model *m, struct state *s, int a, int b) {
     (void)a, (void)b;
     s->daemon_deaths++;
     daemon_erase(m, s);
@@ -197,20 +175,17 @@ static void fault_daemon(struct model *m, struct state *s, int a, int b)
             s->cmd[i].client = CLIENT_LOST;
 }
 
-static bool fault_world_enabled(const struct model *m, const struct state *s, int a, int b)
-{
+static bool fault_world_enabled(const struct model *m, const struct state *s, int a, int b) {
     (void)a, (void)b;
     return s->up && s->world_deaths < m->sc->world_deaths;
 }
 
-static void fault_world_order(struct cmd *c)
-{
+static void fault_world_order(struct cmd *c) {
     c->order_sent = c->taken = c->pending = c->executed = c->runs = 0;
 }
 
 /* All ranks die. What they sent is still on its way. */
-static void fault_world(struct model *m, struct state *s, int a, int b)
-{
+static void fault_world(struct model *m, struct state *s, int a, int b) {
     (void)a, (void)b;
     s->world_deaths++;
     s->up = s->run = s->todo = s->agenda_cmd = 0;
@@ -221,23 +196,23 @@ static void fault_world(struct model *m, struct state *s, int a, int b)
     for (int i = 0; i < CMDS_MAX; i++)
         fault_world_order(&s->cmd[i]);
     for (int r = 0; r < m->ranks; r++) {
-        struct rank dead;
-        memset(&dead, 0, sizeof dead);
-        dead.out_count = s->rank[r].out_count;
-        memcpy(dead.out, s->rank[r].out, sizeof dead.out);
-        s->rank[r] = dead;
+        struct rank *k = &s->rank[r];
+        struct msg out[OUTBOX_MAX];
+        uint8_t count = k->out_count;
+        memcpy(out, k->out, sizeof out);
+        memset(k, 0, sizeof *k);
+        memcpy(k->out, out, sizeof out);
+        k->out_count = count;
     }
 }
 
-static bool fault_link_enabled(const struct model *m, const struct state *s, int r, int b)
-{
+static bool fault_link_enabled(const struct model *m, const struct state *s, int r, int b) {
     (void)b;
     return s->up && s->alive && s->rank[r].sess == s->sess && s->links < m->sc->links;
 }
 
 /* The connection of rank r to the daemon breaks, as when its outbox was full. */
-static void fault_link(struct model *m, struct state *s, int r, int b)
-{
+static void fault_link(struct model *m, struct state *s, int r, int b) {
     (void)m, (void)b;
     s->links++;
     if (r == 0)
@@ -245,16 +220,14 @@ static void fault_link(struct model *m, struct state *s, int r, int b)
     service_forget(&s->rank[r]);
 }
 
-static bool fault_order_link_enabled(const struct model *m, const struct state *s, int a, int b)
-{
+static bool fault_order_link_enabled(const struct model *m, const struct state *s, int a, int b) {
     (void)a, (void)b;
     return s->up && s->order_links < m->sc->order_links;
 }
 
 /* The connection of rank 0 to the supervisor breaks and is made again: messages of both ways are
  * lost, the hello says what has been taken and executed, and the supervisor repeats the rest. */
-static void fault_order_link(struct model *m, struct state *s, int a, int b)
-{
+static void fault_order_link(struct model *m, struct state *s, int a, int b) {
     (void)a, (void)b;
     s->order_links++;
     for (int i = 0; i < CMDS_MAX; i++) {
@@ -279,8 +252,8 @@ const struct move_kind move_kinds[] = {
      world_receive_late_enabled, world_receive_late},
     {"rank executes the edit or restore", MOVE_MAIN, ARG_RANK, ARG_NONE, world_mutate_enabled,
      world_mutate},
-    {"second barrier, the command is reported", MOVE_MAIN, ARG_NONE, ARG_NONE,
-     world_second_enabled, world_second},
+    {"second barrier, the command is reported", MOVE_MAIN, ARG_NONE, ARG_NONE, world_second_enabled,
+     world_second},
     {"rank does the next operation of the step", MOVE_MAIN, ARG_RANK, ARG_NONE, world_op_enabled,
      world_op},
     {"rank receives the question for take", MOVE_SERVICE, ARG_RANK, ARG_TAKE, service_ask_enabled,
@@ -325,21 +298,27 @@ const struct move_kind move_kinds[] = {
      fault_link_enabled, fault_link},
     {"FAULT: the supervisor loses its connection to rank 0", MOVE_FAULT, ARG_NONE, ARG_NONE,
      fault_order_link_enabled, fault_order_link},
-    {"FAULT: rank has no memory for the pin", MOVE_FAULT, ARG_RANK, ARG_TAKE,
-     service_nomem_enabled, service_nomem},
+    {"FAULT: rank has no memory for the pin", MOVE_FAULT, ARG_RANK, ARG_TAKE, service_nomem_enabled,
+     service_nomem},
 };
 
 const int move_kind_count = sizeof move_kinds / sizeof move_kinds[0];
 
-int move_arg_count(const struct model *m, enum move_arg arg)
-{
+int move_arg_count(const struct model *m, enum move_arg arg) {
     switch (arg) {
-    case ARG_RANK: return m->ranks;
-    case ARG_TAKE: return TAKES_MAX;
-    case ARG_CMD: return CMDS_MAX;
-    case ARG_WHAT: return WHATS;
-    case ARG_PART: return TAKES_MAX * UNITS;
-    case ARG_SOURCE: return 2;
-    default: return 1;
+    case ARG_RANK:
+        return m->ranks;
+    case ARG_TAKE:
+        return TAKES_MAX;
+    case ARG_CMD:
+        return CMDS_MAX;
+    case ARG_WHAT:
+        return WHATS;
+    case ARG_PART:
+        return TAKES_MAX * UNITS;
+    case ARG_SOURCE:
+        return 2;
+    default:
+        return 1;
     }
 }

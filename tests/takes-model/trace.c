@@ -4,29 +4,39 @@
 #include <stdio.h>
 
 static const char *const what_names[WHATS] = {
-    "unit 0 of all ranks",          "unit 1 of all ranks",
-    "unit 0 of the last rank",      "the gradient of all ranks",
-    "the gradient of the last rank", "a pin",
+    "unit 0 of all ranks",       "unit 1 of all ranks",           "unit 0 of the last rank",
+    "the gradient of all ranks", "the gradient of the last rank", "a pin",
 };
 static const char *const phase_names[] = {"-", "asking", "fixing", "ended"};
 static const char *const owner_names[] = {".", "asked", "held", "copy", "passed", "reserved"};
 static const char *const pc_names[] = {"dead", "sleep", "wait", "mutate", "wait2", "step"};
 
-static void trace_arg(enum move_arg arg, int v)
-{
+static void trace_arg(enum move_arg arg, int v) {
     switch (arg) {
-    case ARG_NONE: break;
-    case ARG_RANK: printf(" [rank %d]", v); break;
-    case ARG_TAKE: printf(" [take %d]", v); break;
-    case ARG_CMD: printf(" [command %d]", v); break;
-    case ARG_WHAT: printf(" [%s]", what_names[v]); break;
-    case ARG_PART: printf(" [take %d, unit %d]", v / UNITS, v % UNITS); break;
-    case ARG_SOURCE: printf(v ? " [of the newer world]" : ""); break;
+    case ARG_NONE:
+        break;
+    case ARG_RANK:
+        printf(" [rank %d]", v);
+        break;
+    case ARG_TAKE:
+        printf(" [take %d]", v);
+        break;
+    case ARG_CMD:
+        printf(" [command %d]", v);
+        break;
+    case ARG_WHAT:
+        printf(" [%s]", what_names[v]);
+        break;
+    case ARG_PART:
+        printf(" [take %d, unit %d]", v / UNITS, v % UNITS);
+        break;
+    case ARG_SOURCE:
+        printf(v ? " [of the newer world]" : "");
+        break;
     }
 }
 
-void trace_move(const struct model *m, struct move mv)
-{
+void trace_move(const struct model *m, struct move mv) {
     const struct move_kind *mk = &move_kinds[mv.kind];
 
     (void)m;
@@ -35,8 +45,7 @@ void trace_move(const struct model *m, struct move mv)
     trace_arg(mk->b, mv.b);
 }
 
-static void trace_value(int v)
-{
+static void trace_value(int v) {
     if (v == VALUE_TORN)
         printf("torn");
     else if (v == VALUE_NONE)
@@ -45,8 +54,7 @@ static void trace_value(int v)
         printf("%d", v);
 }
 
-static void trace_rank(const struct model *m, const struct rank *k, int r)
-{
+static void trace_rank(const struct model *m, const struct rank *k, int r) {
     bool grads = m->op[0] == OP_GRAD_BEGIN;
 
     printf("  r%d %s", r, pc_names[k->pc]);
@@ -64,8 +72,7 @@ static void trace_rank(const struct model *m, const struct rank *k, int r)
             printf(" hold%d(try %d)", t, k->hold[t].try);
 }
 
-void trace_state(const struct model *m, const struct state *s)
-{
+void trace_state(const struct model *m, const struct state *s) {
     for (int r = 0; r < m->ranks; r++)
         trace_rank(m, &s->rank[r], r);
     for (int t = 0; t < TAKES_MAX; t++) {

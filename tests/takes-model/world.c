@@ -11,8 +11,7 @@
 
 #include <string.h>
 
-void world_init(const struct model *m, struct state *s)
-{
+void world_init(const struct model *m, struct state *s) {
     s->up = 1;
     s->step = 0;
     s->world_goal = s->goal;
@@ -35,15 +34,13 @@ void world_init(const struct model *m, struct state *s)
     }
 }
 
-void world_ring(const struct model *m, struct state *s, int rank)
-{
+void world_ring(const struct model *m, struct state *s, int rank) {
     if (rule(m, RULE_BELL_LATCH) || s->rank[rank].pc == PC_SLEEP)
         s->rank[rank].bell = 1;
 }
 
 /* What a take opened from now on may not fall behind. */
-static void world_report(const struct model *m, struct state *s)
-{
+static void world_report(const struct model *m, struct state *s) {
     (void)m;
     for (int a = 0; a < ARRAYS; a++)
         s->reported[a] = s->rank[0].label[a];
@@ -51,16 +48,14 @@ static void world_report(const struct model *m, struct state *s)
         s->reported[A_G0] = s->rank[0].gen + 1;
 }
 
-bool world_sleep_enabled(const struct model *m, const struct state *s, int r, int b)
-{
+bool world_sleep_enabled(const struct model *m, const struct state *s, int r, int b) {
     (void)m, (void)b;
     return s->rank[r].pc == PC_SLEEP && s->rank[r].bell;
 }
 
 /* A sleeper finds its bell rung. Rank 0 then rings everybody: whoever dies outside the world, no
  * rank is left asleep while another waits for it. */
-void world_sleep(struct model *m, struct state *s, int r, int b)
-{
+void world_sleep(struct model *m, struct state *s, int r, int b) {
     (void)b;
     s->rank[r].bell = 0;
     s->rank[r].pc = PC_WAIT;
@@ -69,16 +64,14 @@ void world_sleep(struct model *m, struct state *s, int r, int b)
             world_ring(m, s, q);
 }
 
-static bool world_all(const struct model *m, const struct state *s, int pc)
-{
+static bool world_all(const struct model *m, const struct state *s, int pc) {
     for (int r = 0; r < m->ranks; r++)
         if (s->rank[r].pc != pc)
             return false;
     return true;
 }
 
-bool world_agenda_enabled(const struct model *m, const struct state *s, int a, int b)
-{
+bool world_agenda_enabled(const struct model *m, const struct state *s, int a, int b) {
     (void)a, (void)b;
     if (s->todo || s->rank[0].pc != PC_WAIT)
         return false;
@@ -86,8 +79,7 @@ bool world_agenda_enabled(const struct model *m, const struct state *s, int a, i
 }
 
 /* Rank 0 at the boundary: it reports what is behind and writes what comes next. */
-void world_agenda(struct model *m, struct state *s, int a, int b)
-{
+void world_agenda(struct model *m, struct state *s, int a, int b) {
     bool left = false;
 
     (void)a, (void)b;
@@ -120,21 +112,18 @@ void world_agenda(struct model *m, struct state *s, int a, int b)
         world_ring(m, s, 0);
 }
 
-static void world_go_on(const struct state *s, struct rank *k)
-{
+static void world_go_on(const struct state *s, struct rank *k) {
     k->pc = s->run ? PC_STEP : PC_SLEEP;
     k->op = 0;
 }
 
-static void world_mutate_array(struct model *m, struct state *s, int r, enum array a, int bytes)
-{
+static void world_mutate_array(struct model *m, struct state *s, int r, enum array a, int bytes) {
     service_copy_before(m, s, r, a);
     s->rank[r].label[a] = (uint8_t)(s->rank[r].gen + 1);
     s->rank[r].bytes[a] = (uint8_t)bytes;
 }
 
-static void world_restore_grad(struct model *m, struct state *s, int r)
-{
+static void world_restore_grad(struct model *m, struct state *s, int r) {
     struct rank *k = &s->rank[r];
 
     s->no_grad = 1;
@@ -148,8 +137,7 @@ static void world_restore_grad(struct model *m, struct state *s, int r)
 }
 
 /* The edit or restore of the agenda, at one rank. */
-static void world_execute(struct model *m, struct state *s, int r)
-{
+static void world_execute(struct model *m, struct state *s, int r) {
     struct rank *k = &s->rank[r];
     int next = k->gen + 1;
 
@@ -166,8 +154,7 @@ static void world_execute(struct model *m, struct state *s, int r)
 }
 
 /* Rank 0 has done the command: it is reported, and remembered for the next hello. */
-static void world_executed(const struct model *m, struct state *s)
-{
+static void world_executed(const struct model *m, struct state *s) {
     struct cmd *c = &s->cmd[s->agenda_cmd - 1];
 
     c->executed = 1;
@@ -176,8 +163,7 @@ static void world_executed(const struct model *m, struct state *s)
     world_report(m, s);
 }
 
-static void world_mutated(struct model *m, struct state *s, int r)
-{
+static void world_mutated(struct model *m, struct state *s, int r) {
     world_execute(m, s, r);
     if (rule(m, RULE_SECOND_BARRIER)) {
         s->rank[r].pc = PC_WAIT2;
@@ -188,21 +174,18 @@ static void world_mutated(struct model *m, struct state *s, int r)
     world_go_on(s, &s->rank[r]);
 }
 
-bool world_receive_enabled(const struct model *m, const struct state *s, int r, int b)
-{
+bool world_receive_enabled(const struct model *m, const struct state *s, int r, int b) {
     (void)m, (void)b;
     return (s->todo >> r & 1) && s->rank[r].pc == PC_WAIT;
 }
 
-static void world_received(struct state *s, int r)
-{
-    s->todo &= (uint8_t)~(1u << r);
+static void world_received(struct state *s, int r) {
+    s->todo &= (uint8_t) ~(1u << r);
     if (!s->todo)
         memset(s->agenda, 0, sizeof s->agenda);
 }
 
-void world_receive(struct model *m, struct state *s, int r, int b)
-{
+void world_receive(struct model *m, struct state *s, int r, int b) {
     (void)b;
     service_register(m, s, r);
     if (s->agenda_cmd)
@@ -213,13 +196,11 @@ void world_receive(struct model *m, struct state *s, int r, int b)
 }
 
 /* Only without the rule register-first: the mutation comes before the holds. */
-bool world_receive_late_enabled(const struct model *m, const struct state *s, int r, int b)
-{
+bool world_receive_late_enabled(const struct model *m, const struct state *s, int r, int b) {
     return !rule(m, RULE_REGISTER_FIRST) && s->agenda_cmd && world_receive_enabled(m, s, r, b);
 }
 
-void world_receive_late(struct model *m, struct state *s, int r, int b)
-{
+void world_receive_late(struct model *m, struct state *s, int r, int b) {
     (void)b;
     world_mutated(m, s, r);
     service_register(m, s, r);
@@ -227,8 +208,7 @@ void world_receive_late(struct model *m, struct state *s, int r, int b)
 }
 
 /* Without the rule outbox, who must copy waits for room to send. */
-static bool world_may_overwrite(const struct model *m, const struct state *s, int r, enum array a)
-{
+static bool world_may_overwrite(const struct model *m, const struct state *s, int r, enum array a) {
     const struct rank *k = &s->rank[r];
 
     if (rule(m, RULE_OUTBOX) || k->out_count == 0)
@@ -240,8 +220,7 @@ static bool world_may_overwrite(const struct model *m, const struct state *s, in
     return true;
 }
 
-bool world_mutate_enabled(const struct model *m, const struct state *s, int r, int b)
-{
+bool world_mutate_enabled(const struct model *m, const struct state *s, int r, int b) {
     const struct rank *k = &s->rank[r];
 
     (void)b;
@@ -252,21 +231,18 @@ bool world_mutate_enabled(const struct model *m, const struct state *s, int r, i
            !k->part_sent;
 }
 
-void world_mutate(struct model *m, struct state *s, int r, int b)
-{
+void world_mutate(struct model *m, struct state *s, int r, int b) {
     (void)b;
     world_mutated(m, s, r);
 }
 
-bool world_second_enabled(const struct model *m, const struct state *s, int a, int b)
-{
+bool world_second_enabled(const struct model *m, const struct state *s, int a, int b) {
     (void)a, (void)b;
     return world_all(m, s, PC_WAIT2);
 }
 
 /* All have mutated. Leaving is local and its delay is the delay of what follows: one move. */
-void world_second(struct model *m, struct state *s, int a, int b)
-{
+void world_second(struct model *m, struct state *s, int a, int b) {
     (void)a, (void)b;
     world_executed(m, s);
     s->agenda_cmd = 0;
@@ -274,18 +250,23 @@ void world_second(struct model *m, struct state *s, int a, int b)
         world_go_on(s, &s->rank[r]);
 }
 
-static bool world_op_begins(int op, enum array *a)
-{
+static bool world_op_begins(int op, enum array *a) {
     switch (op) {
-    case OP_GRAD_BEGIN: *a = A_G0; return true;
-    case OP_P0_BEGIN: *a = A_P0; return true;
-    case OP_P1_BEGIN: *a = A_P1; return true;
-    default: return false;
+    case OP_GRAD_BEGIN:
+        *a = A_G0;
+        return true;
+    case OP_P0_BEGIN:
+        *a = A_P0;
+        return true;
+    case OP_P1_BEGIN:
+        *a = A_P1;
+        return true;
+    default:
+        return false;
     }
 }
 
-bool world_op_enabled(const struct model *m, const struct state *s, int r, int b)
-{
+bool world_op_enabled(const struct model *m, const struct state *s, int r, int b) {
     const struct rank *k = &s->rank[r];
     enum array a;
 
@@ -295,15 +276,13 @@ bool world_op_enabled(const struct model *m, const struct state *s, int r, int b
     return !world_op_begins(m->op[k->op], &a) || world_may_overwrite(m, s, r, a);
 }
 
-static void world_write(struct rank *k, enum array a)
-{
+static void world_write(struct rank *k, enum array a) {
     k->label[a] = k->bytes[a] = (uint8_t)(k->gen + 1);
 }
 
 /* One operation of the step. Parameters are torn from the first byte of their update to the last;
  * a gradient from the first microbatch, which overwrites, to the last collective of the last. */
-void world_op(struct model *m, struct state *s, int r, int b)
-{
+void world_op(struct model *m, struct state *s, int r, int b) {
     struct rank *k = &s->rank[r];
     enum array a;
 
@@ -313,11 +292,20 @@ void world_op(struct model *m, struct state *s, int r, int b)
         k->bytes[a] = VALUE_TORN;
     }
     switch (m->op[k->op]) {
-    case OP_GRAD_END: world_write(k, A_G0); break;
-    case OP_P0_END: world_write(k, A_P0); break;
-    case OP_P1_END: world_write(k, A_P1); break;
-    case OP_CLIP: k->bytes[A_G0] = VALUE_CLIPPED; break;
-    default: break;
+    case OP_GRAD_END:
+        world_write(k, A_G0);
+        break;
+    case OP_P0_END:
+        world_write(k, A_P0);
+        break;
+    case OP_P1_END:
+        world_write(k, A_P1);
+        break;
+    case OP_CLIP:
+        k->bytes[A_G0] = VALUE_CLIPPED;
+        break;
+    default:
+        break;
     }
     if (++k->op == m->op_count) {
         k->op = 0;
