@@ -19,7 +19,8 @@ struct comm;
 
 enum comm_op { COMM_SUM, COMM_MIN, COMM_MAX };
 
-/* Gradient slots: 0 is for unit 0 (the root), 1 and 2 are for any other unit. */
+/* Gradient slots: 0 is for unit 0 (the root), 1 for any other unit, 2 too if there are two or more.
+ */
 enum { COMM_GRAD_SLOTS = 3 };
 
 /* Started once by the process: MPI_Init or nothing. rank and world_size as the launcher says; fails

@@ -58,10 +58,11 @@ static void node_plan(struct comm *c) {
     for (uint32_t u = 0; u < c->unit_count; u++) {
         c->unit_offset[u] = c->bytes;
         c->bytes += page_up(unit_bytes(c, u));
-        for (uint32_t slot = u == 0 ? 0 : 1; slot < (u == 0 ? 1 : COMM_GRAD_SLOTS); slot++)
-            if (slot_bytes[slot] < unit_bytes(c, u))
-                slot_bytes[slot] = unit_bytes(c, u);
+        if (slot_bytes[u > 0] < unit_bytes(c, u))
+            slot_bytes[u > 0] = unit_bytes(c, u);
     }
+    if (c->unit_count > 2)
+        slot_bytes[2] = slot_bytes[1];
     c->grad_offset = c->bytes;
     for (uint32_t slot = 0; slot < COMM_GRAD_SLOTS; slot++) {
         c->slot_offset[slot] = c->grad_bytes;

@@ -13,3 +13,15 @@ libgfs_engine_a_SOURCES += \
 pkglibexec_PROGRAMS += gatherfs-rank
 gatherfs_rank_SOURCES = src/engine/rank_main.c
 gatherfs_rank_LDADD = $(GFS_ENGINE_LINK)
+
+# The trainer and its data.
+libgfs_engine_a_CPPFLAGS += $(XXHASH_CFLAGS)
+libgfs_engine_a_SOURCES += \
+	src/engine/data.c src/engine/data.h \
+	src/engine/data_files.c src/engine/data_files.h \
+	src/engine/schedule.c src/engine/schedule.h \
+	src/engine/trainer.c src/engine/trainer.h src/engine/trainer_parts.h \
+	src/engine/trainer_init.c \
+	src/engine/trainer_memory.c \
+	src/engine/trainer_optimizer.c \
+	src/engine/trainer_units.c

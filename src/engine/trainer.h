@@ -1,5 +1,6 @@
-/* trainer.h - one step of sharded training: gather, forward, backward, reduce, clip, update. Knows nothing of readers, agenda or
- * supervisor: it brackets its writes with arrays.h and reports its phase through two atomics. */
+/* trainer.h - one step of sharded training: gather, forward, backward, reduce, clip, update. Knows
+ * nothing of readers, agenda or supervisor: it brackets its writes with arrays.h and reports its
+ * phase through two atomics. */
 #ifndef GFS_ENGINE_TRAINER_H
 #define GFS_ENGINE_TRAINER_H
 
@@ -16,36 +17,45 @@
 struct trainer;
 
 struct trainer_args {
-    const struct config *config;  /* copied; fixed and resume knobs */
-    struct model *model;          /* borrowed */
-    const struct layout *layout;  /* borrowed */
+    const struct config *config; /* copied; fixed and resume knobs */
+    struct model *model;         /* borrowed */
+    const struct layout *layout; /* borrowed */
     uint32_t rank, world_size;
     const struct device_ops *ops; /* opened by the trainer */
     const struct comm_ops *comm;
-    struct data *data;            /* borrowed */
-    struct arrays *arrays;        /* borrowed; the trainer allocates the shards and sets them */
-    _Atomic uint32_t *phase;      /* enum rank_phase (wire/msg.h), may be NULL */
-    _Atomic uint64_t *micro;      /* microbatches done in this step, may be NULL */
+    struct data *data;       /* borrowed; opened with the sequence length of the config */
+    struct arrays *arrays;   /* borrowed; the trainer allocates the shards and sets them */
+    _Atomic uint32_t *phase; /* enum rank_phase (wire/msg.h), may be NULL */
+    _Atomic uint64_t *micro; /* microbatches done in this step, may be NULL */
 };
 
 struct step_result {
-    double loss;       /* mean over the tokens of the global batch, before the update */
-    double grad_norm;  /* before clipping */
+    double loss;      /* mean over the tokens of the global batch, before the update */
+    double grad_norm; /* before clipping */
     double clip_factor, lr;
     uint64_t tokens;
-    bool skipped;      /* non-finite gradient norm: parameters untouched; the step still counts */
+    bool skipped; /* non-finite gradient norm: parameters untouched; the step still counts */
 };
 
+/* All memory that training needs is allocated here. A collective. */
 int trainer_open(const struct trainer_args *args, struct trainer **out, struct err *err);
 void trainer_close(struct trainer *t);
 struct comm *trainer_comm(struct trainer *t); /* for agenda and barrier; borrowed */
+/* What a microbatch on this rank is, for people: sequences, tokens each, microbatches a step. */
+void trainer_microbatch(const struct trainer *t, uint64_t *sequences, uint64_t *seq_len,
+                        uint64_t *micro_count);
 
-/* Writes the initial parameters (shard by shard, counter-based, independent of the sharding) and zero moments at (gen, step 0). */
+/* Writes the initial parameters (shard by shard, counter-based, independent of the sharding) and
+ * zero moments at (gen, step 0). The caller puts a barrier between this, or a restore, and the
+ * first step. */
 int trainer_init(struct trainer *t, uint64_t gen, struct err *err);
-/* Executes step `step` (0-based: the step that leads from `step` to step + 1) and writes arrays at (gen, step + 1). live: the live knobs in
- * force. Collective: every rank calls it with equal arguments. */
-int trainer_step(struct trainer *t, uint64_t step, uint64_t gen, const struct config *live, struct step_result *out, struct err *err);
-/* learning rate of the step that leads to step + 1: linear warm-up, then cosine to min_lr_fraction * lr at schedule_steps. */
+/* Executes step `step` (0-based: the step that leads from `step` to step + 1) and writes arrays at
+ * (gen, step + 1); a skipped step writes gradients only. live: the live knobs in force. Collective:
+ * every rank calls it with equal arguments, and the caller puts a barrier between two steps. */
+int trainer_step(struct trainer *t, uint64_t step, uint64_t gen, const struct config *live,
+                 struct step_result *out, struct err *err);
+/* Learning rate of the step that leads to step + 1: linear warm-up, then cosine to min_lr_fraction
+ * * lr at schedule_steps (0: steps). */
 double trainer_lr(const struct config *c, const struct config *live, uint64_t step);
 
 #endif

@@ -1,0 +1,213 @@
+/* trainer_memory.c - everything the trainer needs, allocated and touched once: a step allocates
+ * nothing. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "engine/trainer_parts.h"
+
+enum { ALIGN_ELEMS = 16 };
+
+static uint64_t align_elems(uint64_t elems) {
+    return (elems + ALIGN_ELEMS - 1) / ALIGN_ELEMS * ALIGN_ELEMS;
+}
+
+static int block_alloc(struct trainer *t, enum dev_memory kind, size_t bytes, const char *what,
+                       void **out, struct err *err) {
+    if (t->block_count == TRAINER_MAX_BLOCKS)
+        return err_set(err, ENOMEM, "too many blocks of memory for the trainer");
+    if (bytes == 0)
+        bytes = sizeof(float);
+    int rc = t->ops->alloc(t->dev, kind, bytes, what, out);
+    if (rc != 0)
+        return err_set(err, -rc, "%zu bytes for %s on device %s", bytes, what, t->ops->name);
+    t->blocks[t->block_count++] = (struct trainer_block){.p = *out, .bytes = bytes, .kind = kind};
+    return 0;
+}
+
+/* Zeroed: the padding of shards is never written later, and every page is there before the first
+ * step. */
+static int floats_alloc(struct trainer *t, uint64_t elems, const char *what, float **out,
+                        struct err *err) {
+    void *p = NULL;
+    int rc = block_alloc(t, DEV_MEM_DEVICE, elems * sizeof(float), what, &p, err);
+    if (rc != 0)
+        return rc;
+    rc = elems == 0 ? 0 : t->ops->fill(t->dev, t->streams[DEV_STREAM_COMPUTE], p, elems, 0);
+    if (rc != 0)
+        return err_set(err, -rc, "clearing %s on device %s", what, t->ops->name);
+    *out = p;
+    return 0;
+}
+
+/* One block holds an array's shards of all units. */
+static int shards_alloc(struct trainer *t, enum array array, struct err *err) {
+    uint64_t elems = 0;
+    float *p = NULL;
+    for (uint32_t u = 0; u < t->unit_count; u++)
+        elems += align_elems(t->layout->units[u].shard_elems);
+    int rc = floats_alloc(t, elems, array_names[array], &p, err);
+    for (uint32_t u = 0; u < t->unit_count && rc == 0; u++) {
+        arrays_set_shard(t->arrays, array, u, p);
+        p += align_elems(t->layout->units[u].shard_elems);
+    }
+    return rc;
+}
+
+static int shards_open(struct trainer *t, struct err *err) {
+    bool shared = t->unit_count > 0 && t->comm_ops->shard(t->comm, 0) != NULL;
+    int rc = 0;
+    for (enum array a = ARRAY_PARAMS; a < ARRAY_COUNT && rc == 0; a++)
+        if (a != ARRAY_PARAMS || !shared)
+            rc = shards_alloc(t, a, err);
+    for (uint32_t u = 0; u < t->unit_count && rc == 0 && shared; u++)
+        arrays_set_shard(t->arrays, ARRAY_PARAMS, u, t->comm_ops->shard(t->comm, u));
+    return rc;
+}
+
+/* Elements of the largest unit that uses a slot, 0 if none does. */
+static uint64_t slot_elems(const struct trainer *t, uint32_t slot) {
+    uint64_t largest = 0;
+    for (uint32_t u = slot; u < (slot == SLOT_ROOT ? 1 : t->unit_count); u++)
+        if (largest < t->layout->units[u].shard_elems)
+            largest = t->layout->units[u].shard_elems;
+    /* The second slot of other units is used when there are two of them, the largest among them. */
+    if (slot > SLOT_FIRST_OTHER && largest != 0)
+        return slot_elems(t, SLOT_FIRST_OTHER);
+    return largest * t->world_size;
+}
+
+static int slots_open(struct trainer *t, struct err *err) {
+    static const char *const gather_names[SLOT_COUNT] = {"gathered root", "gathered unit 1",
+                                                         "gathered unit 2"};
+    static const char *const grad_names[SLOT_COUNT] = {"root gradients", "unit gradients 1",
+                                                       "unit gradients 2"};
+    int rc = 0;
+    for (uint32_t s = 0; s < SLOT_COUNT && rc == 0; s++) {
+        uint64_t elems = slot_elems(t, s);
+        t->gathers[s].unit = UNIT_NONE;
+        if (elems == 0)
+            continue;
+        if (!t->comm_ops->gather_is_view)
+            rc = floats_alloc(t, elems, gather_names[s], &t->gathers[s].buffer, err);
+        t->grads[s].full = t->comm_ops->grad_buffer(t->comm, s);
+        if (rc == 0 && t->grads[s].full == NULL)
+            rc = floats_alloc(t, elems, grad_names[s], &t->grads[s].full, err);
+    }
+    return rc;
+}
+
+static int batch_open(struct trainer *t, struct err *err) {
+    size_t tokens_bytes = t->share.count * t->seq_len * sizeof(int32_t);
+    struct {
+        enum dev_memory kind;
+        size_t bytes;
+        const char *what;
+        void **out;
+    } blocks[] = {
+        {DEV_MEM_HOST, tokens_bytes, "tokens on the host", (void **)&t->host_tokens},
+        {DEV_MEM_HOST, tokens_bytes, "targets on the host", (void **)&t->host_targets},
+        {DEV_MEM_DEVICE, tokens_bytes, "tokens", (void **)&t->tokens},
+        {DEV_MEM_DEVICE, tokens_bytes, "targets", (void **)&t->targets},
+        {DEV_MEM_HOST, t->share.micro_count * sizeof(double), "losses", (void **)&t->losses},
+        {DEV_MEM_HOST, t->unit_count * sizeof(double), "sums of squares", (void **)&t->squares},
+    };
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+        int rc =
+            block_alloc(t, blocks[i].kind, blocks[i].bytes, blocks[i].what, blocks[i].out, err);
+        if (rc != 0)
+            return rc;
+    }
+    size_t arena_bytes = t->share.count == 0 ? 0
+                                             : model_arena_bytes(t->model, t->ops, t->dev,
+                                                                 t->share.micro, t->seq_len);
+    return floats_alloc(t, (arena_bytes + sizeof(float) - 1) / sizeof(float), "activations",
+                        &t->arena, err);
+}
+
+/* Arguments of the module that takes most tensors. */
+static int arguments_open(struct trainer *t, struct err *err) {
+    uint32_t most = 1, tensor_count = model_tensor_count(t->model);
+    for (uint32_t m = 0; m < model_module_count(t->model); m++) {
+        const uint32_t *tensors;
+        uint32_t n = model_module_tensors(t->model, m, &tensors);
+        most = n > most ? n : most;
+    }
+    t->touched = calloc(tensor_count + 1, sizeof *t->touched);
+    t->params = calloc(most, sizeof *t->params);
+    t->param_grads = calloc(most, sizeof *t->param_grads);
+    t->accumulate = calloc(most, sizeof *t->accumulate);
+    if (t->touched == NULL || t->params == NULL || t->param_grads == NULL || t->accumulate == NULL)
+        return err_set(err, ENOMEM, "no memory for the arguments of modules");
+    return 0;
+}
+
+static int marks_open(struct trainer *t, struct err *err) {
+    struct {
+        struct mark *mark;
+        const char *what;
+    } marks[] = {
+        {&t->updated, "updated"},
+        {&t->computed, "computed"},
+        {&t->normed, "normed"},
+        {&t->gathers[0].gathered, "gathered 0"},
+        {&t->gathers[0].released, "released 0"},
+        {&t->grads[0].ready, "ready 0"},
+        {&t->grads[0].reduced, "reduced 0"},
+        {&t->gathers[1].gathered, "gathered 1"},
+        {&t->gathers[1].released, "released 1"},
+        {&t->grads[1].ready, "ready 1"},
+        {&t->grads[1].reduced, "reduced 1"},
+        {&t->gathers[2].gathered, "gathered 2"},
+        {&t->gathers[2].released, "released 2"},
+        {&t->grads[2].ready, "ready 2"},
+        {&t->grads[2].reduced, "reduced 2"},
+    };
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+        int rc = t->ops->event_open(t->dev, marks[i].what, &marks[i].mark->event);
+        if (rc != 0)
+            return err_set(err, -rc, "an event on device %s", t->ops->name);
+    }
+    return 0;
+}
+
+static void marks_close(struct trainer *t) {
+    struct mark *marks[3 + 4 * SLOT_COUNT] = {&t->updated, &t->computed, &t->normed};
+    for (uint32_t s = 0; s < SLOT_COUNT; s++) {
+        marks[3 + 4 * s] = &t->gathers[s].gathered;
+        marks[4 + 4 * s] = &t->gathers[s].released;
+        marks[5 + 4 * s] = &t->grads[s].ready;
+        marks[6 + 4 * s] = &t->grads[s].reduced;
+    }
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (marks[i]->event != NULL)
+            t->ops->event_close(t->dev, marks[i]->event);
+}
+
+int trainer_memory_open(struct trainer *t, struct err *err) {
+    int rc = marks_open(t, err);
+    if (rc == 0)
+        rc = shards_open(t, err);
+    if (rc == 0)
+        rc = slots_open(t, err);
+    if (rc == 0)
+        rc = batch_open(t, err);
+    if (rc == 0)
+        rc = arguments_open(t, err);
+    return rc;
+}
+
+void trainer_memory_close(struct trainer *t) {
+    if (t->dev != NULL) {
+        marks_close(t);
+        while (t->block_count > 0) {
+            struct trainer_block *b = &t->blocks[--t->block_count];
+            t->ops->free(t->dev, b->kind, b->p, b->bytes);
+        }
+    }
+    free(t->touched);
+    free(t->params);
+    free(t->param_grads);
+    free(t->accumulate);
+}

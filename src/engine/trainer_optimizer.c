@@ -1,0 +1,101 @@
+/* trainer_optimizer.c - global norm and AdamW, each rank on its shards. */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/trainer_parts.h"
+
+/* Appends a piece of a tensor to the runs of its unit; pieces with the same decay that touch are
+ * one. */
+static void run_add(struct trainer *t, uint32_t unit, uint64_t first, uint64_t elems, bool decay) {
+    struct decay_run *last = t->run_count > 0 ? &t->runs[t->run_count - 1] : NULL;
+    if (elems == 0)
+        return;
+    if (last != NULL && last->unit == unit && last->decay == decay &&
+        last->first + last->elems == first) {
+        last->elems += elems;
+        return;
+    }
+    t->runs[t->run_count++] =
+        (struct decay_run){.unit = unit, .first = first, .elems = elems, .decay = decay};
+}
+
+int optimizer_plan(struct trainer *t, struct err *err) {
+    const struct layout *l = t->layout;
+    t->runs = calloc((size_t)l->tensor_count + 1, sizeof *t->runs);
+    if (t->runs == NULL)
+        return err_set(err, ENOMEM, "no memory for the plan of the optimizer");
+    /* Within a unit tensors lie in the order of their indices. */
+    for (uint32_t unit = 0; unit < l->unit_count; unit++)
+        for (uint32_t i = 0; i < l->tensor_count; i++) {
+            if (l->tensors[i].unit != unit)
+                continue;
+            struct layout_piece p = layout_tensor_piece(l, i, t->rank);
+            run_add(t, unit, p.shard_offset_elems, p.elems, l->tensors[i].spec.decay);
+        }
+    return 0;
+}
+
+int optimizer_norm(struct trainer *t) {
+    int rc = 0;
+    for (uint32_t u = 0; u < t->unit_count && rc == 0; u++) {
+        uint64_t valid = layout_shard_valid(t->layout, u, t->rank);
+        trainer_doing(t, "summing squares of the gradients of unit", t->layout->units[u].name);
+        t->squares[u] = 0;
+        if (valid > 0)
+            rc = t->ops->sum_squares(t->dev, t->streams[DEV_STREAM_REDUCE], &t->squares[u],
+                                     arrays_shard(t->arrays, ARRAY_GRADS, u), valid);
+    }
+    return rc != 0 ? rc : mark_record(t, DEV_STREAM_REDUCE, &t->normed);
+}
+
+/* Returns with the unit updated on the device: only then may a reader have it. */
+static int update_unit(struct trainer *t, uint32_t unit, uint32_t *run,
+                       const struct dev_adamw *with_decay) {
+    float *param = arrays_shard(t->arrays, ARRAY_PARAMS, unit);
+    float *exp_avg = arrays_shard(t->arrays, ARRAY_EXP_AVG, unit);
+    float *exp_avg_sq = arrays_shard(t->arrays, ARRAY_EXP_AVG_SQ, unit);
+    const float *grad = arrays_shard(t->arrays, ARRAY_GRADS, unit);
+    int rc = 0;
+    trainer_doing(t, "updating unit", t->layout->units[unit].name);
+    for (; *run < t->run_count && t->runs[*run].unit == unit && rc == 0; (*run)++) {
+        const struct decay_run *r = &t->runs[*run];
+        struct dev_adamw a = *with_decay;
+        if (!r->decay)
+            a.weight_decay = 0;
+        rc =
+            t->ops->adamw(t->dev, t->streams[DEV_STREAM_COMPUTE], param + r->first,
+                          exp_avg + r->first, exp_avg_sq + r->first, grad + r->first, r->elems, &a);
+    }
+    if (rc == 0)
+        rc = mark_record(t, DEV_STREAM_COMPUTE, &t->updated);
+    return rc != 0 ? rc : mark_synchronize(t, &t->updated);
+}
+
+int optimizer_update(struct trainer *t, uint64_t step, uint64_t gen, const struct config *live,
+                     const struct step_result *r) {
+    double count = (double)step + 1;
+    struct dev_adamw a = {
+        .lr = (float)r->lr,
+        .beta1 = (float)t->config.beta1,
+        .beta2 = (float)t->config.beta2,
+        .eps = (float)t->config.eps,
+        .weight_decay = (float)live->weight_decay,
+        .grad_scale = (float)r->clip_factor,
+        .correction1 = (float)(1 - pow(t->config.beta1, count)),
+        .correction2 = (float)(1 - pow(t->config.beta2, count)),
+    };
+    uint32_t run = 0;
+    int rc = mark_wait(t, DEV_STREAM_COMPUTE, &t->normed);
+    for (uint32_t u = 0; u < t->unit_count && rc == 0; u++) {
+        arrays_state_begin(t->arrays, u);
+        rc = update_unit(t, u, &run, &a);
+        /* An update that failed leaves the unit between two versions: it stays locked, and the
+         * world ends. */
+        if (rc == 0)
+            arrays_state_end(t->arrays, u, gen, step + 1);
+    }
+    return rc;
+}
