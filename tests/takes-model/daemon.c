@@ -52,7 +52,7 @@ static void daemon_ask_all(struct model *m, struct state *s, int num) {
     t->phase = TAKE_ASKING;
     daemon_next_try(m, t);
     for (int r = 0; r < m->ranks; r++)
-        if (what_is_owner(m, t->what, r))
+        if (what_is_owner(t->what, r))
             daemon_ask(s, num, r, VALUE_NONE);
 }
 
@@ -63,7 +63,7 @@ static void daemon_fix(struct model *m, struct state *s, int num) {
     daemon_next_try(m, t);
     for (int r = 0; r < m->ranks; r++) {
         struct owner *o = &t->owner[r];
-        if (!what_is_owner(m, t->what, r))
+        if (!what_is_owner(t->what, r))
             continue;
         memset(o, 0, sizeof *o);
         o->st = OWN_ASKED;
@@ -125,7 +125,7 @@ static int daemon_owners(const struct model *m, const struct take *t) {
     int n = 0;
 
     for (int r = 0; r < m->ranks; r++)
-        n += what_is_owner(m, t->what, r);
+        n += what_is_owner(t->what, r);
     return n;
 }
 
@@ -312,7 +312,7 @@ void daemon_hello(struct model *m, struct state *s, int r, int b) {
             daemon_end(&s->take[t]);
         else if (s->take[t].owner[r].st != OWN_NOT && rule(m, RULE_REASK))
             daemon_reask(m, s, t, r);
-        else if (r == 0 && s->take[t].phase == TAKE_FIXING && rule(m, RULE_REASK))
+        else if (r == 0 && s->take[t].phase == TAKE_FIXING && rule(m, RULE_REFIX))
             daemon_ask_all(m, s, t);
     }
     if (k->pin != PIN_DONE || !rule(m, RULE_OFFER_PINS))

@@ -140,11 +140,10 @@ extern const int move_kind_count;
 int move_arg_count(const struct model *m, enum move_arg arg);
 
 static inline bool rule(const struct model *m, enum rule r) { return !(m->without >> r & 1); }
-static inline int model_last(const struct model *m) { return m->ranks - 1; }
 static inline int model_all(const struct model *m) { return (1 << m->ranks) - 1; }
 
 /* A what is a thing the client opens. */
-bool what_is_owner(const struct model *m, int what, int rank);
+bool what_is_owner(int what, int rank);
 enum array what_array(int what, int part);
 static inline int what_parts(int what) { return what == WHAT_PIN ? UNITS : 1; }
 

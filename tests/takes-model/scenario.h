@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-/* What a client can open. LAST: a range that only the last rank owns. */
-enum what { WHAT_P0, WHAT_P1, WHAT_P0_LAST, WHAT_G0, WHAT_G0_LAST, WHAT_PIN, WHATS };
+/* What a client can open. TAIL: a range of which rank 0 owns nothing. */
+enum what { WHAT_P0, WHAT_P1, WHAT_P0_TAIL, WHAT_G0, WHAT_G0_TAIL, WHAT_PIN, WHATS };
 
 enum cmd_kind { CMD_NONE, CMD_EDIT, CMD_RESTORE };
 

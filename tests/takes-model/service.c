@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-bool what_is_owner(const struct model *m, int what, int rank) {
-    return (what != WHAT_P0_LAST && what != WHAT_G0_LAST) || rank == model_last(m);
+bool what_is_owner(int what, int rank) {
+    return (what != WHAT_P0_TAIL && what != WHAT_G0_TAIL) || rank > 0;
 }
 
 enum array what_array(int what, int part) {
@@ -12,7 +12,7 @@ enum array what_array(int what, int part) {
     case WHAT_P1:
         return A_P1;
     case WHAT_G0:
-    case WHAT_G0_LAST:
+    case WHAT_G0_TAIL:
         return A_G0;
     case WHAT_PIN:
         return part ? A_P1 : A_P0;
@@ -148,7 +148,7 @@ static void service_register_item(struct model *m, struct state *s, int r, int n
 
 void service_register(struct model *m, struct state *s, int r) {
     for (int t = 0; t < TAKES_MAX; t++)
-        if (s->agenda[t].sess && what_is_owner(m, s->agenda[t].what, r))
+        if (s->agenda[t].sess && what_is_owner(s->agenda[t].what, r))
             service_register_item(m, s, r, t);
 }
 

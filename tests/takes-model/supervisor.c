@@ -4,7 +4,7 @@
 #include <string.h>
 
 static void init_ops(struct model *m, const struct scenario *sc) {
-    unsigned grads = 1u << WHAT_G0 | 1u << WHAT_G0_LAST;
+    unsigned grads = 1u << WHAT_G0 | 1u << WHAT_G0_TAIL;
 
     m->op_count = 0;
     if (sc->whats & grads) {

@@ -4,8 +4,12 @@
 #include <stdio.h>
 
 static const char *const what_names[WHATS] = {
-    "unit 0 of all ranks",       "unit 1 of all ranks",           "unit 0 of the last rank",
-    "the gradient of all ranks", "the gradient of the last rank", "a pin",
+    "unit 0 of all ranks",
+    "unit 1 of all ranks",
+    "unit 0 of all ranks but 0",
+    "the gradient of all ranks",
+    "the gradient of all ranks but 0",
+    "a pin",
 };
 static const char *const phase_names[] = {"-", "asking", "fixing", "ended"};
 static const char *const owner_names[] = {".", "asked", "held", "copy", "passed", "reserved"};
