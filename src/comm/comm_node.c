@@ -130,9 +130,9 @@ static int node_open(uint32_t rank, uint32_t world_size, const uint64_t *shard_e
     struct comm *c = node_new(rank, world_size, shard_elems, unit_count);
     rc = c == NULL ? err_set(err, ENOMEM, "no memory for the communicator") : 0;
     rc = node_memory_agree(rc, err);
-    if (rc == 0)
+    if (rc == 0 && c != NULL)
         rc = node_memory_open(rank, c->bytes, &c->memory, err);
-    if (rc == 0)
+    if (rc == 0 && c != NULL)
         rc = node_claim(c, err);
     if (rc != 0) {
         node_close(c);
