@@ -6,3 +6,10 @@ tests_unit_test_gpt2_SOURCES = tests/unit/test_gpt2.c \
 	tests/unit/gpt2_ref_double.c tests/unit/gpt2_ref_double.h \
 	tests/unit/model_harness.c tests/unit/model_harness.h
 tests_unit_test_gpt2_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+
+gfs_unit_tests += tests/unit/test_reference
+tests_unit_test_reference_SOURCES = tests/unit/test_reference.c \
+	tests/unit/model_harness.c tests/unit/model_harness.h
+tests_unit_test_reference_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+EXTRA_DIST += tests/reference/expected_gpt2.txt tests/reference/make_expectations.py \
+	tests/reference/test_expectations.py
