@@ -11,6 +11,6 @@ libgfs_engine_a_SOURCES += \
 	src/device/cpu/kernels_v3.c \
 	src/device/cpu/kernels_v4.c \
 	src/device/cpu/ops.c \
-	src/device/cpu/pool.c src/device/cpu/pool.h \
+	src/device/cpu/team.c src/device/cpu/team.h \
 	src/device/cpu/simd_base.h src/device/cpu/simd_v3.h src/device/cpu/simd_v4.h \
 	src/device/cpu/table_body.h

@@ -40,7 +40,7 @@ static void attention_part(void *arg, size_t part, size_t parts) {
 
 size_t cpu_attention_scratch_elems(struct device *d, size_t B, size_t T, size_t C, size_t NH) {
     (void)B;
-    return pool_threads(d->pool) * d->kernels->attention_scratch_elems(T, C / NH);
+    return team_threads(d->team) * d->kernels->attention_scratch_elems(T, C / NH);
 }
 
 int cpu_attention_forward(struct device *d, struct dev_stream *s, float *out, float *lse,
@@ -58,7 +58,7 @@ int cpu_attention_forward(struct device *d, struct dev_stream *s, float *out, fl
                                .NH = NH,
                                .scratch_elems = d->kernels->attention_scratch_elems(T, C / NH),
                                .head = d->kernels->attention_forward};
-    pool_run(d->pool, attention_part, &a);
+    team_run(d->team, attention_part, &a);
     return 0;
 }
 
@@ -79,6 +79,6 @@ int cpu_attention_backward(struct device *d, struct dev_stream *s, float *dqkv, 
                                .NH = NH,
                                .scratch_elems = d->kernels->attention_scratch_elems(T, C / NH),
                                .head = d->kernels->attention_backward};
-    pool_run(d->pool, attention_part, &a);
+    team_run(d->team, attention_part, &a);
     return 0;
 }

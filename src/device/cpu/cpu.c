@@ -24,7 +24,7 @@ int cpu_open_with(const struct cpu_kernels *kernels, uint32_t threads, struct de
     if (d == NULL)
         return -ENOMEM;
     d->kernels = kernels;
-    int rc = pool_open(threads, &d->pool);
+    int rc = team_open(threads, &d->team);
     if (rc != 0) {
         free(d);
         return rc;
@@ -46,7 +46,7 @@ static int cpu_open(uint32_t threads, struct device **out, struct err *err) {
 static void cpu_close(struct device *d) {
     if (d == NULL)
         return;
-    pool_close(d->pool);
+    team_close(d->team);
     free(d);
 }
 
@@ -120,7 +120,7 @@ int cpu_gemm(struct device *d, struct dev_stream *s, bool trans_a, bool trans_b,
         return -EOVERFLOW;
     if (m == 0 || n == 0)
         return 0;
-    int threads = (int)pool_threads(d->pool);
+    int threads = (int)team_threads(d->team);
     if (openblas_get_num_threads() != threads) /* it belongs to the process */
         openblas_set_num_threads(threads);
     cblas_sgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans,

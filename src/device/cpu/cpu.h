@@ -3,12 +3,12 @@
 #define GFS_DEVICE_CPU_CPU_H
 
 #include "device/cpu/kernels.h"
-#include "device/cpu/pool.h"
+#include "device/cpu/team.h"
 #include "device/device.h"
 
 struct device {
     const struct cpu_kernels *kernels;
-    struct pool *pool;
+    struct team *team;
 };
 
 /* As device_cpu.open, with kernels of the caller's choice. */

@@ -25,11 +25,11 @@ static struct span span_of(size_t total, size_t unit, size_t part, size_t parts)
     return (struct span){begin, end - begin};
 }
 
-static void run(struct device *d, size_t elems, pool_fn *fn, void *arg) {
+static void run(struct device *d, size_t elems, team_fn *fn, void *arg) {
     if (elems < SMALL_ELEMS)
         fn(arg, 0, 1);
     else
-        pool_run(d->pool, fn, arg);
+        team_run(d->team, fn, arg);
 }
 
 /* The arguments of an operation, whichever it needs, by their names in device.h. */

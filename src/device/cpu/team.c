@@ -1,6 +1,6 @@
 #include "config.h"
 
-#include "device/cpu/pool.h"
+#include "device/cpu/team.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -9,18 +9,18 @@
 #include <stdlib.h>
 
 struct worker {
-    struct pool *pool;
+    struct team *team;
     pthread_t thread;
     size_t part;
 };
 
-struct pool {
+struct team {
     pthread_mutex_t lock;
     pthread_cond_t start, done;
-    uint64_t round; /* counts the calls of pool_run */
+    uint64_t round; /* counts the calls of team_run */
     size_t running; /* workers that have not ended this round */
     bool closing;
-    pool_fn *fn;
+    team_fn *fn;
     void *arg;
     uint32_t threads;
     struct worker workers[]; /* threads - 1 */
@@ -28,7 +28,7 @@ struct pool {
 
 static void *worker_main(void *arg) {
     struct worker *w = arg;
-    struct pool *p = w->pool;
+    struct team *p = w->team;
     uint64_t seen = 0;
     pthread_mutex_lock(&p->lock);
     for (;;) {
@@ -48,7 +48,7 @@ static void *worker_main(void *arg) {
 }
 
 /* Ends the first `count` workers. */
-static void pool_stop(struct pool *p, size_t count) {
+static void team_stop(struct team *p, size_t count) {
     pthread_mutex_lock(&p->lock);
     p->closing = true;
     pthread_cond_broadcast(&p->start);
@@ -61,9 +61,9 @@ static void pool_stop(struct pool *p, size_t count) {
     free(p);
 }
 
-int pool_open(uint32_t threads, struct pool **out) {
+int team_open(uint32_t threads, struct team **out) {
     size_t count = threads > 0 ? threads - 1 : 0;
-    struct pool *p = calloc(1, sizeof(*p) + count * sizeof(p->workers[0]));
+    struct team *p = calloc(1, sizeof(*p) + count * sizeof(p->workers[0]));
     if (p == NULL)
         return -ENOMEM;
     p->threads = (uint32_t)count + 1;
@@ -79,28 +79,28 @@ int pool_open(uint32_t threads, struct pool **out) {
     size_t made = 0;
     for (; made < count; made++) {
         struct worker *w = &p->workers[made];
-        *w = (struct worker){.pool = p, .part = made + 1};
+        *w = (struct worker){.team = p, .part = made + 1};
         rc = -pthread_create(&w->thread, NULL, worker_main, w);
         if (rc != 0)
             break;
     }
     pthread_sigmask(SIG_SETMASK, &saved, NULL);
     if (rc != 0) {
-        pool_stop(p, made);
+        team_stop(p, made);
         return rc;
     }
     *out = p;
     return 0;
 }
 
-void pool_close(struct pool *p) {
+void team_close(struct team *p) {
     if (p != NULL)
-        pool_stop(p, p->threads - 1);
+        team_stop(p, p->threads - 1);
 }
 
-uint32_t pool_threads(const struct pool *p) { return p->threads; }
+uint32_t team_threads(const struct team *p) { return p->threads; }
 
-void pool_run(struct pool *p, pool_fn *fn, void *arg) {
+void team_run(struct team *p, team_fn *fn, void *arg) {
     if (p->threads == 1) {
         fn(arg, 0, 1);
         return;
