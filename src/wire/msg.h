@@ -228,7 +228,7 @@ struct msg_status {
     double loss, grad_norm, clip_factor, lr, tokens_per_second,
         step_seconds;                    /* NaN before the first step */
     double eta_seconds;                  /* to the target; NaN unknown */
-    uint64_t tokens_seen, metrics_bytes; /* metrics_bytes: size of log/metrics.tsv to show */
+    uint64_t tokens_seen, metrics_bytes; /* metrics_bytes: size of metrics.tsv to show */
     uint64_t last_snapshot_step, snapshot_count;
     char snapshot_running[NAME_MAX_BYTES + 1]; /* "" when none is being written */
     char last_error[MSG_TEXT_BYTES];
@@ -247,6 +247,8 @@ struct msg_command {
     char value[MSG_VALUE_BYTES];
     uint32_t uid, pid;
 };
+/* The frame's id is that of a MSG_COMMAND when only that one is answered (its key was used for another command: EINVAL); else 0:
+ * all that wait for the key are. */
 struct msg_command_done {
     char key[COMMAND_ID_MAX_BYTES + 8];
     uint32_t code; /* errno, 0 for success */
