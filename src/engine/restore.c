@@ -40,6 +40,19 @@ static int restore_verify(const struct restore_args *r, struct snapshot *s, cons
     return rc;
 }
 
+/* A snapshot that can't be read is broken, whatever the reason: the supervisor then tries an older
+ * one. */
+static int restore_open(const struct restore_args *r, const char *dir, struct snapshot **s,
+                        struct err *err) {
+    int rc = snapshot_open_dir(dir, s, err);
+    if (rc == 0)
+        rc = restore_verify(r, *s, dir, err);
+    if (rc == 0 || rc == -EINVAL || rc == -ENOMEM)
+        return rc;
+    err->code = EBADMSG;
+    return -EBADMSG;
+}
+
 static int restore_unit(const struct restore_args *r, struct snapshot *s, uint32_t unit,
                         struct err *err) {
     static const enum array arrays[] = {ARRAY_PARAMS, ARRAY_EXP_AVG, ARRAY_EXP_AVG_SQ};
@@ -76,10 +89,7 @@ int restore_load(const struct restore_args *r, const char *dir, uint64_t *step, 
                  struct err *err) {
     struct snapshot *s = NULL;
     *changed = false;
-    int rc = snapshot_open_dir(dir, &s, err);
-    if (rc == 0)
-        rc = restore_verify(r, s, dir, err);
-    rc = restore_agree(r, rc, err);
+    int rc = restore_agree(r, restore_open(r, dir, &s, err), err);
     if (rc != 0)
         goto out;
     *changed = true;

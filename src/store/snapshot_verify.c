@@ -116,6 +116,29 @@ static int verify_rank(const struct verify_job *job, uint32_t rank, uint32_t uni
     return rc;
 }
 
+static int verify_begin(struct verify_job *job, struct err *err) {
+    job->chunk = malloc(VERIFY_CHUNK_BYTES);
+    job->state = XXH3_createState();
+    if (job->chunk == NULL || job->state == NULL)
+        return err_set(err, ENOMEM, "no memory to verify %s", job->snapshot->label);
+    return 0;
+}
+
+static void verify_end(struct verify_job *job) {
+    XXH3_freeState(job->state);
+    free(job->chunk);
+}
+
+int snapshot_verify_rank(struct snapshot *s, uint32_t rank, volatile uint64_t *progress_bytes,
+                         struct err *err) {
+    struct verify_job job = {.snapshot = s, .progress_bytes = progress_bytes};
+    int rc = verify_begin(&job, err);
+    if (rc == 0)
+        rc = verify_rank(&job, rank, UINT32_MAX, err);
+    verify_end(&job);
+    return rc;
+}
+
 int snapshot_verify(struct snapshot *s, const char *name, volatile uint64_t *progress_bytes,
                     struct err *err) {
     const struct layout *l = &s->manifest.layout;
@@ -123,18 +146,13 @@ int snapshot_verify(struct snapshot *s, const char *name, volatile uint64_t *pro
     int tensor = name != NULL ? layout_find_tensor(l, name) : 0;
     if (tensor < 0)
         return err_set(err, ENOENT, "%s: has no tensor %s", s->label, name);
-    int rc = 0;
-    job.chunk = malloc(VERIFY_CHUNK_BYTES);
-    job.state = XXH3_createState();
-    if (job.chunk == NULL || job.state == NULL)
-        rc = err_set(err, ENOMEM, "no memory to verify %s", s->label);
+    int rc = verify_begin(&job, err);
     for (uint32_t r = 0; rc == 0 && r < l->world_size; r++) {
         if (name == NULL)
             rc = verify_rank(&job, r, UINT32_MAX, err);
         else if (layout_tensor_piece(l, (uint32_t)tensor, r).elems > 0)
             rc = verify_rank(&job, r, l->tensors[tensor].unit, err);
     }
-    XXH3_freeState(job.state);
-    free(job.chunk);
+    verify_end(&job);
     return rc;
 }
