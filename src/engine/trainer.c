@@ -289,17 +289,22 @@ static int backward_visit(struct trainer *t, const struct micro *mi, uint32_t v)
     return rc != 0 ? rc : grads_reduce(t, visit->unit, slot, mi->first);
 }
 
-static int micro_forward(struct trainer *t, const struct micro *mi, uint64_t m) {
+static int micro_forward(struct trainer *t, const struct micro *mi) {
     /* The root is gathered once a step, whatever unit the first module is in. */
     int rc = units_gather(t, 0);
     if (rc == 0)
         rc = units_use(t, 0);
     for (uint32_t v = 0; v < t->visit_count && rc == 0; v++)
         rc = forward_visit(t, mi, v);
-    t->losses[m] = 0;
-    if (rc != 0 || mi->batch.B == 0)
-        return rc;
+    return rc;
+}
+
+/* After backward: the head makes the losses there. */
+static int micro_loss(struct trainer *t, const struct micro *mi, uint64_t m) {
     struct module_call call = module_call_of(t, mi);
+    t->losses[m] = 0;
+    if (mi->batch.B == 0)
+        return 0;
     trainer_doing(t, "loss of the", "batch");
     return model_loss(t->model, &call, &t->losses[m]);
 }
@@ -328,10 +333,12 @@ static int micro_run(struct trainer *t, uint64_t m) {
         mi.batch.targets = t->targets + at;
     }
     trainer_phase(t, RANK_FORWARD);
-    int rc = micro_forward(t, &mi, m);
+    int rc = micro_forward(t, &mi);
     trainer_phase(t, RANK_BACKWARD);
     if (rc == 0)
         rc = micro_backward(t, &mi);
+    if (rc == 0)
+        rc = micro_loss(t, &mi, m);
     if (rc == 0 && t->micro != NULL)
         atomic_store_explicit(t->micro, m + 1, memory_order_relaxed);
     return rc;
