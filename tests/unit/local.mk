@@ -18,3 +18,20 @@ gfs_store_fixture = tests/unit/store_fixture.c tests/unit/store_fixture.h
 gfs_unit_tests += tests/unit/test_tensor tests/unit/test_hf
 tests_unit_test_tensor_SOURCES = tests/unit/test_tensor.c
 tests_unit_test_hf_SOURCES = tests/unit/test_hf.c
+gfs_unit_tests += tests/unit/test_snapshot
+tests_unit_test_snapshot_SOURCES = tests/unit/test_snapshot.c $(gfs_store_fixture)
+
+gfs_unit_tests += tests/unit/test_kernels
+tests_unit_test_kernels_SOURCES = tests/unit/test_kernels.c \
+	tests/unit/device_fixture.c tests/unit/device_fixture.h
+tests_unit_test_kernels_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+
+gfs_unit_tests += tests/unit/test_attention
+tests_unit_test_attention_SOURCES = tests/unit/test_attention.c \
+	tests/unit/device_fixture.c tests/unit/device_fixture.h
+tests_unit_test_attention_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+
+check_PROGRAMS += tests/unit/bench_kernels
+tests_unit_bench_kernels_SOURCES = tests/unit/bench_kernels.c \
+	tests/unit/model_harness.c tests/unit/model_harness.h
+tests_unit_bench_kernels_LDADD = $(GFS_ENGINE_LINK)

@@ -1,0 +1,234 @@
+/* bench_kernels.c - what a training step of one rank spends beside its matrix products.
+ *
+ * Usage: bench_kernels [PRESET [B [T [THREADS [STEPS]]]]] (gpt2:124M 4 256 1 3). Times the step's
+ * products alone, then whole steps (forward, backward, norm, AdamW) through a table of operations
+ * that takes the time of each. The best of STEPS counts. */
+#include "config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "device/cpu/cpu.h"
+#include "model_harness.h"
+
+enum { OP_MAX = 32, GEMM_MAX = 4096 };
+
+struct op_time {
+    const char *name;
+    double seconds;
+    unsigned calls;
+};
+
+struct gemm_call {
+    bool trans_a, trans_b;
+    size_t m, n, k;
+    float beta;
+};
+
+static struct op_time op_times[OP_MAX];
+static struct gemm_call gemm_calls[GEMM_MAX];
+static size_t gemm_count;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void count(const char *name, double since) {
+    double seconds = now() - since;
+    for (size_t i = 0; i < OP_MAX; i++) {
+        struct op_time *o = &op_times[i];
+        if (o->name != NULL && strcmp(o->name, name) != 0)
+            continue;
+        o->name = name;
+        o->seconds += seconds;
+        o->calls++;
+        return;
+    }
+}
+
+/* Wraps device operation `name`: same parameters, timed. */
+#define TIMED(name, params, ...)                                                                   \
+    static int timed_##name params {                                                               \
+        double since = now();                                                                      \
+        int rc = device_cpu.name(__VA_ARGS__);                                                     \
+        count(#name, since);                                                                       \
+        return rc;                                                                                 \
+    }
+
+TIMED(fill, (struct device * d, struct dev_stream *s, float *dst, size_t elems, float value), d, s,
+      dst, elems, value)
+TIMED(embed_forward,
+      (struct device * d, struct dev_stream *s, float *out, const int32_t *tokens, const float *wte,
+       const float *wpe, size_t B, size_t T, size_t C),
+      d, s, out, tokens, wte, wpe, B, T, C)
+TIMED(embed_backward,
+      (struct device * d, struct dev_stream *s, float *dwte, float *dwpe, const float *dout,
+       const int32_t *tokens, size_t B, size_t T, size_t C, size_t V),
+      d, s, dwte, dwpe, dout, tokens, B, T, C, V)
+TIMED(layernorm_forward,
+      (struct device * d, struct dev_stream *s, float *out, float *mean, float *rstd,
+       const float *in, const float *weight, const float *bias, size_t N, size_t C, float eps),
+      d, s, out, mean, rstd, in, weight, bias, N, C, eps)
+TIMED(layernorm_backward,
+      (struct device * d, struct dev_stream *s, float *din, bool accumulate, float *dweight,
+       float *dbias, const float *dout, const float *in, const float *weight, const float *mean,
+       const float *rstd, size_t N, size_t C),
+      d, s, din, accumulate, dweight, dbias, dout, in, weight, mean, rstd, N, C)
+TIMED(bias_forward,
+      (struct device * d, struct dev_stream *s, float *inout, const float *bias, size_t N,
+       size_t C),
+      d, s, inout, bias, N, C)
+TIMED(bias_backward,
+      (struct device * d, struct dev_stream *s, float *dbias, const float *dout, size_t N,
+       size_t C),
+      d, s, dbias, dout, N, C)
+TIMED(bias_gelu_forward,
+      (struct device * d, struct dev_stream *s, float *out, float *pre, const float *bias, size_t N,
+       size_t C),
+      d, s, out, pre, bias, N, C)
+TIMED(gelu_backward,
+      (struct device * d, struct dev_stream *s, float *inout, const float *pre, size_t N, size_t C),
+      d, s, inout, pre, N, C)
+TIMED(bias_residual_forward,
+      (struct device * d, struct dev_stream *s, float *out, const float *residual, const float *in,
+       const float *bias, size_t N, size_t C),
+      d, s, out, residual, in, bias, N, C)
+TIMED(attention_forward,
+      (struct device * d, struct dev_stream *s, float *out, float *lse, const float *qkv,
+       float *scratch, size_t B, size_t T, size_t C, size_t NH),
+      d, s, out, lse, qkv, scratch, B, T, C, NH)
+TIMED(attention_backward,
+      (struct device * d, struct dev_stream *s, float *dqkv, const float *dout, const float *out,
+       const float *lse, const float *qkv, float *scratch, size_t B, size_t T, size_t C, size_t NH),
+      d, s, dqkv, dout, out, lse, qkv, scratch, B, T, C, NH)
+TIMED(softmax_xent,
+      (struct device * d, struct dev_stream *s, float *losses, float *logits,
+       const int32_t *targets, size_t N, size_t V, float scale, bool backward),
+      d, s, losses, logits, targets, N, V, scale, backward)
+TIMED(sum_squares,
+      (struct device * d, struct dev_stream *s, double *out, const float *in, size_t elems), d, s,
+      out, in, elems)
+TIMED(adamw,
+      (struct device * d, struct dev_stream *s, float *param, float *exp_avg, float *exp_avg_sq,
+       const float *grad, size_t elems, const struct dev_adamw *a),
+      d, s, param, exp_avg, exp_avg_sq, grad, elems, a)
+
+static int timed_gemm(struct device *d, struct dev_stream *s, bool trans_a, bool trans_b, size_t m,
+                      size_t n, size_t k, float alpha, const float *a, size_t lda, const float *b,
+                      size_t ldb, float beta, float *c, size_t ldc) {
+    if (gemm_count < GEMM_MAX)
+        gemm_calls[gemm_count++] = (struct gemm_call){trans_a, trans_b, m, n, k, beta};
+    double since = now();
+    int rc = device_cpu.gemm(d, s, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    count("gemm", since);
+    return rc;
+}
+
+static struct device_ops timed_ops(void) {
+    struct device_ops ops = device_cpu;
+    ops.fill = timed_fill;
+    ops.gemm = timed_gemm;
+    ops.embed_forward = timed_embed_forward;
+    ops.embed_backward = timed_embed_backward;
+    ops.layernorm_forward = timed_layernorm_forward;
+    ops.layernorm_backward = timed_layernorm_backward;
+    ops.bias_forward = timed_bias_forward;
+    ops.bias_backward = timed_bias_backward;
+    ops.bias_gelu_forward = timed_bias_gelu_forward;
+    ops.gelu_backward = timed_gelu_backward;
+    ops.bias_residual_forward = timed_bias_residual_forward;
+    ops.attention_forward = timed_attention_forward;
+    ops.attention_backward = timed_attention_backward;
+    ops.softmax_xent = timed_softmax_xent;
+    ops.sum_squares = timed_sum_squares;
+    ops.adamw = timed_adamw;
+    return ops;
+}
+
+/* The recorded products on memory of the step's own size, so that operands come from where they
+ * would come from. */
+static double gemms_alone(struct harness *h) {
+    double since = now();
+    size_t at = 0, spare = h->elems / 2;
+    for (size_t i = 0; i < gemm_count; i++) {
+        const struct gemm_call *g = &gemm_calls[i];
+        size_t lda = g->trans_a ? g->m : g->k, ldb = g->trans_b ? g->k : g->n, c = g->m * g->n,
+               b = g->k * g->n;
+        if (at + c > spare || at + b > spare)
+            at = 0;
+        const float *operand = b > h->arena_bytes / sizeof(float) / 2 ? h->params : h->params + at;
+        device_cpu.gemm(h->dev, h->stream, g->trans_a, g->trans_b, g->m, g->n, g->k, 1, h->arena,
+                        lda, operand, ldb, g->beta,
+                        c * sizeof(float) > h->arena_bytes / 2 ? h->grads : h->grads + at, g->n);
+        at += b;
+    }
+    return now() - since;
+}
+
+static size_t argument(int argc, char **argv, int i, size_t otherwise) {
+    return i < argc ? (size_t)strtoul(argv[i], NULL, 10) : otherwise;
+}
+
+static void print_times(double step, double gemms) {
+    for (size_t i = 0; i < OP_MAX && op_times[i].name != NULL; i++)
+        printf("  %-24s %5u calls %9.1f ms  %5.1f%%\n", op_times[i].name, op_times[i].calls,
+               1e3 * op_times[i].seconds, 100 * op_times[i].seconds / step);
+    printf("step %.3f s, its products alone %.3f s, ratio %.3f\n", step, gemms, step / gemms);
+}
+
+int main(int argc, char **argv) {
+    size_t B = argument(argc, argv, 2, 4), T = argument(argc, argv, 3, 256),
+           threads = argument(argc, argv, 4, 1);
+    size_t steps = argument(argc, argv, 5, 3);
+    struct device_ops ops = timed_ops();
+    struct device *dev;
+    struct harness h;
+    struct err err = {0};
+    char *config;
+    if (model_config_text(argc > 1 ? argv[1] : "gpt2:124M", &config, &err) != 0 ||
+        device_cpu.open((uint32_t)threads, &dev, &err) != 0) {
+        fprintf(stderr, "bench_kernels: %s\n", err.text);
+        return 2;
+    }
+    harness_open(&h, &ops, dev, config, B, T);
+    harness_init(&h, 1);
+    int32_t *tokens = calloc(B * T, sizeof(*tokens)), *targets = calloc(B * T, sizeof(*targets));
+    if (tokens == NULL || targets == NULL)
+        return 2;
+    harness_tokens(tokens, targets, B, T, model_vocab(h.model));
+    struct model_batch batch = {
+        .tokens = tokens, .targets = targets, .B = B, .T = T, .loss_scale = 1.0f / (float)(B * T)};
+    printf("%s, B=%zu T=%zu, %zu threads, kernels %s, %.1f M parameters, arena %.1f MB\n",
+           model_kind(h.model), B, T, threads, cpu_kernels_best()->name, (double)h.elems / 1e6,
+           (double)h.arena_bytes / 1e6);
+
+    double best = 0, best_gemms = 0;
+    struct op_time best_times[OP_MAX];
+    for (size_t i = 0; i <= steps; i++) { /* the first touches the memory */
+        memset(op_times, 0, sizeof(op_times));
+        gemm_count = 0;
+        double since = now();
+        double loss = harness_train(&h, &batch, false);
+        double norm = harness_update(&h, 1e-4, 0.1, 1.0);
+        double step = now() - since, gemms = gemms_alone(&h);
+        printf("step %zu: loss %.4f norm %.4f, %.3f s, products alone %.3f s\n", i, loss, norm,
+               step, gemms);
+        if (i > 0 && (best == 0 || step < best)) {
+            best = step;
+            memcpy(best_times, op_times, sizeof(op_times));
+        }
+        best_gemms = i > 0 && (best_gemms == 0 || gemms < best_gemms) ? gemms : best_gemms;
+    }
+    memcpy(op_times, best_times, sizeof(op_times));
+    print_times(best, best_gemms);
+    free(tokens);
+    free(targets);
+    free(config);
+    harness_close(&h);
+    device_cpu.close(dev);
+    return 0;
+}
