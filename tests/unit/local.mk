@@ -35,3 +35,9 @@ check_PROGRAMS += tests/unit/bench_kernels
 tests_unit_bench_kernels_SOURCES = tests/unit/bench_kernels.c \
 	tests/unit/model_harness.c tests/unit/model_harness.h
 tests_unit_bench_kernels_LDADD = $(GFS_ENGINE_LINK)
+
+# Arrays and takes of a rank.
+gfs_engine_world = tests/unit/engine_world.c tests/unit/engine_world.h
+gfs_unit_tests += tests/unit/test_arrays
+tests_unit_test_arrays_SOURCES = tests/unit/test_arrays.c $(gfs_engine_world)
+tests_unit_test_arrays_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
