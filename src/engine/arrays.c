@@ -265,11 +265,14 @@ bool arrays_take(struct arrays *a, struct hold *h) {
     assert(h->state == HOLD_IDLE);
     bool done = true;
     group_lock_reader(g);
-    if (!g->valid && !g->writing) {
+    if (!g->valid && !g->writing && h->want_gen <= g->gen) {
         hold_result_none(g, h, HOLD_NONE);
-    } else if (g->valid && h->want_gen != 0 && h->want_gen < g->gen) {
+    } else if (h->want_gen != 0 &&
+               (h->want_gen < g->gen || (h->want_gen == g->gen && g->writing))) {
         hold_result_none(g, h, HOLD_PASSED);
-    } else if (g->writing || (h->want_gen != 0 && h->want_gen != g->gen)) {
+    } else if (!g->valid || g->writing || (h->want_gen != 0 && h->want_gen != g->gen)) {
+        /* A version that another rank has already will be here too, though it may not be under way
+         * yet. */
         hold_link(a, g, h, HOLD_WAITING);
         done = false;
     } else {

@@ -1,0 +1,39 @@
+/* engine_world.h - arrays of one rank of a small model, whose every element says of which array,
+ * place and version it is. */
+#ifndef GFS_TESTS_ENGINE_WORLD_H
+#define GFS_TESTS_ENGINE_WORLD_H
+
+#include "engine/arrays.h"
+
+enum { WORLD_UNITS = 3, WORLD_DEADLINE_SECONDS = 120 };
+
+struct world {
+    struct layout layout;
+    struct arrays *arrays;
+    uint32_t rank;
+    float *memory;
+};
+
+/* wide_elems: elements of the largest tensor, in unit 0. */
+void world_open(struct world *w, uint32_t rank, uint32_t world_size, uint64_t wide_elems);
+void world_close(struct world *w);
+
+/* What element i of the shard is at gen. */
+float world_value(enum array array, uint32_t unit, uint64_t i, uint64_t gen);
+void world_fill(struct world *w, enum array array, uint32_t unit, uint64_t gen);
+/* begin, all elements, end; the step is gen - 1. */
+void world_write_state(struct world *w, uint32_t unit, uint64_t gen);
+void world_write_grads(struct world *w, uint32_t unit, uint64_t gen);
+/* A whole step: gradients, then parameters and moments of all units. */
+void world_write_all(struct world *w, uint64_t gen);
+
+/* data holds elements [lo, hi), all of gen. */
+bool world_is(enum array array, uint32_t unit, uint64_t lo, uint64_t hi, uint64_t gen,
+              const void *data);
+/* Elements of this rank's shard. */
+uint64_t world_valid(const struct world *w, uint32_t unit);
+/* dump holds everything in the mask; grads_gen 0: gradients are zeros. */
+bool world_is_dump(const struct world *w, uint32_t mask, uint64_t gen, uint64_t grads_gen,
+                   const uint8_t *dump);
+
+#endif
