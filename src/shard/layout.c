@@ -9,7 +9,7 @@
 
 const char *const array_names[ARRAY_COUNT] = {"params", "grads", "exp_avg", "exp_avg_sq"};
 
-/* Largest unit in elements: bytes of all four arrays stay far below 2^63. */
+/* Most elements of all units together: bytes of all four arrays stay far below 2^63. */
 #define LAYOUT_MAX_ELEMS (UINT64_C(1) << 56)
 
 void layout_free(struct layout *l) {
@@ -19,6 +19,8 @@ void layout_free(struct layout *l) {
 }
 
 static int layout_place(struct layout *l, const uint32_t *unit_of, struct err *err) {
+    uint64_t total = 0;
+    uint32_t last = 0; /* unit other than the root */
     for (uint32_t i = 0; i < l->tensor_count; i++) {
         struct layout_tensor *t = &l->tensors[i];
         int rc = tensor_numel(&t->spec, &t->numel);
@@ -27,14 +29,20 @@ static int layout_place(struct layout *l, const uint32_t *unit_of, struct err *e
         if (unit_of[i] >= l->unit_count)
             return err_set(err, EINVAL, "tensor %s: unit %u of %u", t->spec.name, unit_of[i],
                            l->unit_count);
+        if (unit_of[i] != 0 && unit_of[i] != last && unit_of[i] != last + 1)
+            return err_set(err, EINVAL, "tensor %s: unit %u after unit %u", t->spec.name,
+                           unit_of[i], last);
+        if (unit_of[i] != 0)
+            last = unit_of[i];
         struct layout_unit *u = &l->units[unit_of[i]];
         t->unit = unit_of[i];
         t->offset_elems = u->numel;
         if (u->tensor_count == 0)
             u->first_tensor = i;
         u->tensor_count++;
-        if (t->numel > LAYOUT_MAX_ELEMS - u->numel)
-            return err_set(err, EOVERFLOW, "unit %s is too large", u->name);
+        if (t->numel > LAYOUT_MAX_ELEMS - total)
+            return err_set(err, EOVERFLOW, "tensor %s makes the model too large", t->spec.name);
+        total += t->numel;
         u->numel += t->numel;
     }
     return 0;
@@ -189,10 +197,18 @@ static void layout_input_free(struct layout_input *in) {
     free(in->specs);
 }
 
+/* Encoded, without the bytes of names and shapes: counts are held against the input before memory
+ * is asked for. */
+enum { LAYOUT_UNIT_MIN_BYTES = 12, LAYOUT_TENSOR_MIN_BYTES = 14 };
+
+static bool layout_count_ok(const struct dec *d, uint32_t count, size_t min_bytes) {
+    return !d->bad && count <= LAYOUT_MAX_TENSORS && count <= (size_t)(d->end - d->p) / min_bytes;
+}
+
 static int layout_input_read(struct dec *d, struct layout_input *in) {
     in->world_size = dec_u32(d);
     in->unit_count = dec_u32(d);
-    if (d->bad || in->unit_count > LAYOUT_MAX_TENSORS)
+    if (!layout_count_ok(d, in->unit_count, LAYOUT_UNIT_MIN_BYTES))
         return -EPROTO;
     in->names = calloc((size_t)in->unit_count + 1, sizeof(*in->names));
     in->name_ptrs = calloc((size_t)in->unit_count + 1, sizeof(*in->name_ptrs));
@@ -205,7 +221,7 @@ static int layout_input_read(struct dec *d, struct layout_input *in) {
         in->shard_elems[u] = dec_u64(d);
     }
     in->tensor_count = dec_u32(d);
-    if (d->bad || in->tensor_count > LAYOUT_MAX_TENSORS)
+    if (!layout_count_ok(d, in->tensor_count, LAYOUT_TENSOR_MIN_BYTES))
         return -EPROTO;
     in->specs = calloc((size_t)in->tensor_count + 1, sizeof(*in->specs));
     in->unit_of = calloc((size_t)in->tensor_count + 1, sizeof(*in->unit_of));
@@ -216,9 +232,10 @@ static int layout_input_read(struct dec *d, struct layout_input *in) {
         dec_str(d, t->name, sizeof(t->name));
         in->unit_of[i] = dec_u32(d);
         t->module = dec_u32(d);
-        t->decay = dec_u8(d) != 0;
+        uint8_t decay = dec_u8(d);
+        t->decay = decay != 0;
         t->ndim = dec_u8(d);
-        if (t->ndim > TENSOR_MAX_DIMS)
+        if (decay > 1 || t->ndim > TENSOR_MAX_DIMS)
             return -EPROTO;
         for (uint32_t k = 0; k < t->ndim; k++)
             t->shape[k] = dec_u64(d);

@@ -48,10 +48,11 @@ struct layout {
     struct layout_unit *units;     /* owned */
 };
 
-/* Builds the layout. unit_of[i] is the unit of tensor i, non-decreasing from 0 without holes
- * except that unit 0 (the root) may recur; tensors keep their index, and within a unit they lie in
- * index order. shard_elems is rounded up to align_elems (1: no rounding). unit_names has unit_count
- * entries. *out owns its tables; layout_free. -EINVAL, -ENOMEM, -EOVERFLOW. */
+/* Builds the layout. unit_of[i] is the unit of tensor i, non-decreasing and without holes (-EINVAL)
+ * except that unit 0 (the root) may have none and may recur; tensors keep their index, and within a
+ * unit they lie in index order. shard_elems is rounded up to align_elems (1: no rounding).
+ * unit_names has unit_count entries. *out owns its tables; layout_free. -EINVAL, -ENOMEM,
+ * -EOVERFLOW: more than 2^56 elements. */
 int layout_build(const struct tensor_spec *tensors, const uint32_t *unit_of, uint32_t tensor_count,
                  const char *const *unit_names, uint32_t unit_count, uint32_t world_size,
                  uint32_t align_elems, struct layout *out, struct err *err);

@@ -41,3 +41,10 @@ gfs_engine_world = tests/unit/engine_world.c tests/unit/engine_world.h
 gfs_unit_tests += tests/unit/test_arrays
 tests_unit_test_arrays_SOURCES = tests/unit/test_arrays.c $(gfs_engine_world)
 tests_unit_test_arrays_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+
+gfs_layout_check = tests/unit/layout_check.c tests/unit/layout_check.h
+gfs_unit_tests += tests/unit/test_layout tests/unit/test_layout_wire tests/unit/test_wrap
+tests_unit_test_layout_SOURCES = tests/unit/test_layout.c $(gfs_layout_check)
+tests_unit_test_layout_wire_SOURCES = tests/unit/test_layout_wire.c $(gfs_layout_check) \
+	tests/unit/fixture.c tests/unit/fixture.h
+tests_unit_test_wrap_SOURCES = tests/unit/test_wrap.c $(gfs_layout_check)
