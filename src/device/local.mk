@@ -2,6 +2,9 @@
 libgfs_engine_a_SOURCES += \
 	src/device/device.c src/device/device.h \
 	src/device/philox.c src/device/philox.h \
+	src/device/recording.c src/device/recording.h \
+	src/device/recording_list.h \
+	src/device/recording_ops.c \
 	src/device/cpu/attention.c \
 	src/device/cpu/attention_body.h \
 	src/device/cpu/cpu.c src/device/cpu/cpu.h \

@@ -48,3 +48,12 @@ tests_unit_test_layout_SOURCES = tests/unit/test_layout.c $(gfs_layout_check)
 tests_unit_test_layout_wire_SOURCES = tests/unit/test_layout_wire.c $(gfs_layout_check) \
 	tests/unit/fixture.c tests/unit/fixture.h
 tests_unit_test_wrap_SOURCES = tests/unit/test_wrap.c $(gfs_layout_check)
+
+gfs_unit_tests += tests/unit/test_model
+tests_unit_test_model_SOURCES = tests/unit/test_model.c
+tests_unit_test_model_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+
+gfs_unit_tests += tests/unit/test_recording
+tests_unit_test_recording_SOURCES = tests/unit/test_recording.c \
+	tests/unit/model_harness.c tests/unit/model_harness.h
+tests_unit_test_recording_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)

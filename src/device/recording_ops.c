@@ -1,0 +1,336 @@
+/* recording_ops.c - the table of the recording device: what each operation reads and writes. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "device/recording_list.h"
+
+static int rec_open(uint32_t threads, struct device **out, struct err *err) {
+    (void)threads;
+    struct device *d = calloc(1, sizeof(*d));
+    if (d == NULL)
+        return err_set(err, ENOMEM, "out of memory");
+    pthread_mutex_init(&d->lock, NULL);
+    *out = d;
+    return 0;
+}
+
+static void rec_close(struct device *d) {
+    if (d == NULL)
+        return;
+    for (size_t i = 0; i < d->memory_count; i++) {
+        munmap(d->memory[i].start, d->memory[i].mapped_bytes);
+        free(d->memory[i].what);
+    }
+    for (size_t i = 0; i < d->event_count; i++)
+        free(d->event_names[i]);
+    free(d->event_names);
+    free(d->memory);
+    free(d->entries);
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+}
+
+static int rec_alloc(struct device *d, enum dev_memory kind, size_t bytes, const char *what,
+                     void **out) {
+    (void)kind;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), mapped = (bytes / page + 1) * page;
+    int rc =
+        recording_grow((void **)&d->memory, d->memory_count, &d->memory_cap, sizeof(*d->memory));
+    if (rc != 0)
+        return rc;
+    char *name = strdup(what);
+    void *p = mmap(NULL, mapped, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (name == NULL || p == MAP_FAILED) {
+        free(name);
+        if (p != MAP_FAILED)
+            munmap(p, mapped);
+        return -ENOMEM;
+    }
+    d->memory[d->memory_count++] = (struct recording_memory){name, p, bytes, mapped};
+    *out = p;
+    return 0;
+}
+
+/* The address stays taken; see recording.h. */
+static void rec_free(struct device *d, enum dev_memory kind, void *p, size_t bytes) {
+    (void)d, (void)kind;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (p != NULL)
+        madvise(p, (bytes / page + 1) * page, MADV_DONTNEED);
+}
+
+static int rec_stream_open(struct device *d, enum dev_stream_kind kind, struct dev_stream **out) {
+    struct dev_stream *s = malloc(sizeof(*s));
+    if (s == NULL)
+        return -ENOMEM;
+    *s = (struct dev_stream){kind, d->stream_count++};
+    *out = s;
+    return 0;
+}
+
+static void rec_stream_close(struct device *d, struct dev_stream *s) {
+    (void)d;
+    free(s);
+}
+
+static int rec_event_open(struct device *d, const char *what, struct dev_event **out) {
+    int rc = recording_grow((void **)&d->event_names, d->event_count, &d->event_cap,
+                            sizeof(*d->event_names));
+    if (rc != 0)
+        return rc;
+    struct dev_event *e = malloc(sizeof(*e));
+    char *name = strdup(what);
+    if (e == NULL || name == NULL) {
+        free(e);
+        free(name);
+        return -ENOMEM;
+    }
+    *e = (struct dev_event){name, d->event_count};
+    d->event_names[d->event_count++] = name;
+    *out = e;
+    return 0;
+}
+
+static void rec_event_close(struct device *d, struct dev_event *e) {
+    (void)d;
+    free(e);
+}
+
+static int add_event(struct device *d, enum recording_kind kind, const struct dev_stream *s,
+                     const struct dev_event *e) {
+    struct recording_entry entry = {.kind = kind,
+                                    .name = e->what,
+                                    .stream = s != NULL ? s->index : RECORDING_NONE,
+                                    .event = e->index};
+    return recording_add(d, &entry);
+}
+
+static int rec_event_record(struct device *d, struct dev_stream *s, struct dev_event *e) {
+    return add_event(d, RECORDING_EVENT, s, e);
+}
+
+static int rec_stream_wait(struct device *d, struct dev_stream *s, struct dev_event *e) {
+    return add_event(d, RECORDING_WAIT, s, e);
+}
+
+static int rec_event_synchronize(struct device *d, struct dev_event *e) {
+    return add_event(d, RECORDING_SYNC, NULL, e);
+}
+
+/* An array of ranges and its length, as two arguments. */
+#define RANGES(...)                                                                                \
+    (const struct recording_range[]){__VA_ARGS__},                                                 \
+        sizeof((const struct recording_range[]){__VA_ARGS__}) / sizeof(struct recording_range)
+#define FLOATS(p, elems)                                                                           \
+    { (p), (elems) * sizeof(float) }
+#define TOKENS(p, elems)                                                                           \
+    { (p), (elems) * sizeof(int32_t) }
+
+static int rec_copy(struct device *d, struct dev_stream *s, void *dst, const void *src,
+                    size_t bytes) {
+    return recording_note(d, s, "copy", RANGES({src, bytes}), RANGES({dst, bytes}));
+}
+
+static int rec_fill(struct device *d, struct dev_stream *s, float *dst, size_t elems, float value) {
+    (void)value;
+    return recording_note(d, s, "fill", NULL, 0, RANGES(FLOATS(dst, elems)));
+}
+
+static int rec_add(struct device *d, struct dev_stream *s, float *dst, const float *src,
+                   size_t elems) {
+    return recording_note(d, s, "add", RANGES(FLOATS(dst, elems), FLOATS(src, elems)),
+                          RANGES(FLOATS(dst, elems)));
+}
+
+/* From the first to the last element: what lies between rows is taken for touched. */
+static size_t matrix_elems(size_t rows, size_t columns, size_t row_elems) {
+    return rows == 0 || columns == 0 ? 0 : (rows - 1) * row_elems + columns;
+}
+
+static int rec_gemm(struct device *d, struct dev_stream *s, bool trans_a, bool trans_b, size_t m,
+                    size_t n, size_t k, float alpha, const float *a, size_t lda, const float *b,
+                    size_t ldb, float beta, float *c, size_t ldc) {
+    (void)alpha;
+    size_t a_elems = trans_a ? matrix_elems(k, m, lda) : matrix_elems(m, k, lda);
+    size_t b_elems = trans_b ? matrix_elems(n, k, ldb) : matrix_elems(k, n, ldb);
+    size_t c_elems = matrix_elems(m, n, ldc);
+    return recording_note(
+        d, s, "gemm",
+        RANGES(FLOATS(a, a_elems), FLOATS(b, b_elems), FLOATS(c, beta != 0 ? c_elems : 0)),
+        RANGES(FLOATS(c, c_elems)));
+}
+
+static int rec_embed_forward(struct device *d, struct dev_stream *s, float *out,
+                             const int32_t *tokens, const float *wte, const float *wpe, size_t B,
+                             size_t T, size_t C) {
+    /* Which rows of wte: the tokens say; its first one stands for all. */
+    return recording_note(d, s, "embed_forward",
+                          RANGES(TOKENS(tokens, B * T), FLOATS(wte, C), FLOATS(wpe, T * C)),
+                          RANGES(FLOATS(out, B * T * C)));
+}
+
+static int rec_embed_backward(struct device *d, struct dev_stream *s, float *dwte, float *dwpe,
+                              const float *dout, const int32_t *tokens, size_t B, size_t T,
+                              size_t C, size_t V) {
+    return recording_note(d, s, "embed_backward",
+                          RANGES(TOKENS(tokens, B * T), FLOATS(dout, B * T * C),
+                                 FLOATS(dwte, V * C), FLOATS(dwpe, T * C)),
+                          RANGES(FLOATS(dwte, V * C), FLOATS(dwpe, T * C)));
+}
+
+static int rec_layernorm_forward(struct device *d, struct dev_stream *s, float *out, float *mean,
+                                 float *rstd, const float *in, const float *weight,
+                                 const float *bias, size_t N, size_t C, float eps) {
+    (void)eps;
+    return recording_note(d, s, "layernorm_forward",
+                          RANGES(FLOATS(in, N * C), FLOATS(weight, C), FLOATS(bias, C)),
+                          RANGES(FLOATS(out, N * C), FLOATS(mean, N), FLOATS(rstd, N)));
+}
+
+static int rec_layernorm_backward(struct device *d, struct dev_stream *s, float *din,
+                                  bool accumulate, float *dweight, float *dbias, const float *dout,
+                                  const float *in, const float *weight, const float *mean,
+                                  const float *rstd, size_t N, size_t C) {
+    return recording_note(d, s, "layernorm_backward",
+                          RANGES(FLOATS(din, accumulate ? N * C : 0), FLOATS(dweight, C),
+                                 FLOATS(dbias, C), FLOATS(dout, N * C), FLOATS(in, N * C),
+                                 FLOATS(weight, C), FLOATS(mean, N), FLOATS(rstd, N)),
+                          RANGES(FLOATS(din, N * C), FLOATS(dweight, C), FLOATS(dbias, C)));
+}
+
+static int rec_bias_forward(struct device *d, struct dev_stream *s, float *inout, const float *bias,
+                            size_t N, size_t C) {
+    return recording_note(d, s, "bias_forward", RANGES(FLOATS(inout, N * C), FLOATS(bias, C)),
+                          RANGES(FLOATS(inout, N * C)));
+}
+
+static int rec_bias_backward(struct device *d, struct dev_stream *s, float *dbias,
+                             const float *dout, size_t N, size_t C) {
+    return recording_note(d, s, "bias_backward", RANGES(FLOATS(dbias, C), FLOATS(dout, N * C)),
+                          RANGES(FLOATS(dbias, C)));
+}
+
+static int rec_bias_gelu_forward(struct device *d, struct dev_stream *s, float *out, float *pre,
+                                 const float *bias, size_t N, size_t C) {
+    return recording_note(d, s, "bias_gelu_forward", RANGES(FLOATS(pre, N * C), FLOATS(bias, C)),
+                          RANGES(FLOATS(out, N * C), FLOATS(pre, bias != NULL ? N * C : 0)));
+}
+
+static int rec_gelu_backward(struct device *d, struct dev_stream *s, float *inout, const float *pre,
+                             size_t N, size_t C) {
+    return recording_note(d, s, "gelu_backward", RANGES(FLOATS(inout, N * C), FLOATS(pre, N * C)),
+                          RANGES(FLOATS(inout, N * C)));
+}
+
+static int rec_bias_residual_forward(struct device *d, struct dev_stream *s, float *out,
+                                     const float *residual, const float *in, const float *bias,
+                                     size_t N, size_t C) {
+    return recording_note(d, s, "bias_residual_forward",
+                          RANGES(FLOATS(residual, N * C), FLOATS(in, N * C), FLOATS(bias, C)),
+                          RANGES(FLOATS(out, N * C)));
+}
+
+/* Any size will do, as long as somebody else's memory is seen to be touched. */
+static size_t rec_attention_scratch_elems(struct device *d, size_t B, size_t T, size_t C,
+                                          size_t NH) {
+    (void)d, (void)B, (void)NH;
+    return T * C;
+}
+
+static int rec_attention_forward(struct device *d, struct dev_stream *s, float *out, float *lse,
+                                 const float *qkv, float *scratch, size_t B, size_t T, size_t C,
+                                 size_t NH) {
+    size_t N = B * T;
+    return recording_note(d, s, "attention_forward", RANGES(FLOATS(qkv, 3 * N * C)),
+                          RANGES(FLOATS(out, N * C), FLOATS(lse, N * NH), FLOATS(scratch, T * C)));
+}
+
+static int rec_attention_backward(struct device *d, struct dev_stream *s, float *dqkv,
+                                  const float *dout, const float *out, const float *lse,
+                                  const float *qkv, float *scratch, size_t B, size_t T, size_t C,
+                                  size_t NH) {
+    size_t N = B * T;
+    return recording_note(d, s, "attention_backward",
+                          RANGES(FLOATS(dout, N * C), FLOATS(out, N * C), FLOATS(lse, N * NH),
+                                 FLOATS(qkv, 3 * N * C)),
+                          RANGES(FLOATS(dqkv, 3 * N * C), FLOATS(scratch, T * C)));
+}
+
+static int rec_softmax_xent(struct device *d, struct dev_stream *s, float *losses, float *logits,
+                            const int32_t *targets, size_t N, size_t V, float scale,
+                            bool backward) {
+    (void)scale;
+    return recording_note(d, s, "softmax_xent", RANGES(FLOATS(logits, N * V), TOKENS(targets, N)),
+                          RANGES(FLOATS(losses, N), FLOATS(logits, backward ? N * V : 0)));
+}
+
+static int rec_sum(struct device *d, struct dev_stream *s, double *out, const float *in,
+                   size_t elems) {
+    return recording_note(d, s, "sum", RANGES(FLOATS(in, elems)), RANGES({out, sizeof(*out)}));
+}
+
+static int rec_sum_squares(struct device *d, struct dev_stream *s, double *out, const float *in,
+                           size_t elems) {
+    return recording_note(d, s, "sum_squares", RANGES(FLOATS(in, elems)),
+                          RANGES({out, sizeof(*out)}));
+}
+
+static int rec_adamw(struct device *d, struct dev_stream *s, float *param, float *exp_avg,
+                     float *exp_avg_sq, const float *grad, size_t elems,
+                     const struct dev_adamw *a) {
+    (void)a;
+    return recording_note(
+        d, s, "adamw",
+        RANGES(FLOATS(param, elems), FLOATS(exp_avg, elems), FLOATS(exp_avg_sq, elems),
+               FLOATS(grad, elems)),
+        RANGES(FLOATS(param, elems), FLOATS(exp_avg, elems), FLOATS(exp_avg_sq, elems)));
+}
+
+static int rec_init_normal(struct device *d, struct dev_stream *s, float *dst, size_t elems,
+                           uint64_t seed, uint64_t sequence, uint64_t first, float mean,
+                           float std) {
+    (void)seed, (void)sequence, (void)first, (void)mean, (void)std;
+    return recording_note(d, s, "init_normal", NULL, 0, RANGES(FLOATS(dst, elems)));
+}
+
+const struct device_ops device_recording = {
+    .name = "recording",
+    .open = rec_open,
+    .close = rec_close,
+    .alloc = rec_alloc,
+    .free = rec_free,
+    .stream_open = rec_stream_open,
+    .stream_close = rec_stream_close,
+    .event_open = rec_event_open,
+    .event_close = rec_event_close,
+    .event_record = rec_event_record,
+    .stream_wait = rec_stream_wait,
+    .event_synchronize = rec_event_synchronize,
+    .copy = rec_copy,
+    .fill = rec_fill,
+    .add = rec_add,
+    .gemm = rec_gemm,
+    .embed_forward = rec_embed_forward,
+    .embed_backward = rec_embed_backward,
+    .layernorm_forward = rec_layernorm_forward,
+    .layernorm_backward = rec_layernorm_backward,
+    .bias_forward = rec_bias_forward,
+    .bias_backward = rec_bias_backward,
+    .bias_gelu_forward = rec_bias_gelu_forward,
+    .gelu_backward = rec_gelu_backward,
+    .bias_residual_forward = rec_bias_residual_forward,
+    .attention_scratch_elems = rec_attention_scratch_elems,
+    .attention_forward = rec_attention_forward,
+    .attention_backward = rec_attention_backward,
+    .softmax_xent = rec_softmax_xent,
+    .sum = rec_sum,
+    .sum_squares = rec_sum_squares,
+    .adamw = rec_adamw,
+    .init_normal = rec_init_normal,
+};
