@@ -57,3 +57,12 @@ gfs_unit_tests += tests/unit/test_recording
 tests_unit_test_recording_SOURCES = tests/unit/test_recording.c \
 	tests/unit/model_harness.c tests/unit/model_harness.h
 tests_unit_test_recording_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+
+# Data, schedule and communicators.
+gfs_unit_tests += tests/unit/test_data tests/unit/test_schedule tests/unit/test_comm
+tests_unit_test_data_SOURCES = tests/unit/test_data.c
+tests_unit_test_data_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+tests_unit_test_schedule_SOURCES = tests/unit/test_schedule.c
+tests_unit_test_schedule_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+tests_unit_test_comm_SOURCES = tests/unit/test_comm.c
+tests_unit_test_comm_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)

@@ -1,0 +1,84 @@
+/* test_comm.c - which communicator is chosen, and sums in rank order. */
+#include "config.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <string.h>
+
+#include "comm/comm.h"
+#include "comm/fold.h"
+#include "comm/world.h"
+
+static void one_rank_needs_no_launcher(void **state) {
+    (void)state;
+    uint32_t rank = 7, size = 7;
+    struct err err = {0};
+    assert_int_equal(comm_world_init(1, &rank, &size, &err), 0);
+    assert_int_equal(rank, 0);
+    assert_int_equal(size, 1);
+}
+
+static void one_rank_is_its_own_world(void **state) {
+    (void)state;
+    const struct comm_ops *ops = NULL;
+    struct err err = {0};
+    assert_int_equal(comm_find("auto", 1, &ops, &err), 0);
+    assert_ptr_equal(ops, &comm_self);
+    assert_int_equal(comm_find("self", 1, &ops, &err), 0);
+    assert_ptr_equal(ops, &comm_self);
+}
+
+static void what_cannot_be_is_refused_with_what_would(void **state) {
+    (void)state;
+    const struct comm_ops *ops = NULL;
+    struct err err = {0};
+    assert_int_equal(comm_find("self", 2, &ops, &err), -ENOTSUP);
+    assert_non_null(strstr(err.text, "use auto"));
+    err.code = 0;
+    assert_int_equal(comm_find("nccl", 2, &ops, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "nccl"));
+    assert_non_null(strstr(err.text, "auto, self, node or mpi"));
+    assert_null(ops);
+}
+
+static void without_mpi_the_reason_is_given(void **state) {
+    (void)state;
+    const struct comm_ops *ops = NULL;
+    struct err err = {0};
+    if (world_has_mpi(NULL) == 0)
+        skip();
+    assert_int_equal(comm_find("node", 1, &ops, &err), -ENOTSUP);
+    assert_non_null(strstr(err.text, "built without MPI"));
+    err.code = 0;
+    uint32_t rank, size;
+    assert_int_equal(comm_world_init(2, &rank, &size, &err), -ENOTSUP);
+    assert_non_null(strstr(err.text, "built without MPI"));
+}
+
+static void sums_are_taken_in_rank_order(void **state) {
+    (void)state;
+    /* (1e8 + 1) - 1e8 is 0 in f32; another order would give 1 */
+    float a[3] = {1e8F, 1, 2}, b[3] = {1, 2, 3}, c[3] = {-1e8F, 4, 5}, out[3] = {9, 9, 9};
+    const float *const parts[] = {a, b, c};
+    fold_sum_f32(out, parts, 3, 3, false);
+    assert_true(out[0] == 0 && out[1] == 7 && out[2] == 10);
+    fold_sum_f32(out, parts, 3, 2, true);
+    assert_true(out[1] == 14 && out[2] == 10);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_rank_needs_no_launcher),
+        cmocka_unit_test(one_rank_is_its_own_world),
+        cmocka_unit_test(what_cannot_be_is_refused_with_what_would),
+        cmocka_unit_test(without_mpi_the_reason_is_given),
+        cmocka_unit_test(sums_are_taken_in_rank_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
