@@ -22,7 +22,7 @@ const struct rule_text rule_texts[RULE_COUNT] = {
     [RULE_SESSION_AGENDA] = {"session-agenda", "daemon-pin",
                              "an agenda item of a dead session is skipped"},
     [RULE_REASK] = {"reask-on-hello", "links", "a rank that connects again is asked again"},
-    [RULE_REFIX] = {"refix-on-hello", "links",
+    [RULE_REFIX] = {"refix-on-hello", "links-tail",
                     "when rank 0 connects again, takes that it was to fix start over"},
     [RULE_EPOCH_TAKES] = {"epoch-ends-takes", "world",
                           "the hello of a newer world ends older takes"},
