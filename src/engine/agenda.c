@@ -61,13 +61,23 @@ int inbox_put_orders(struct inbox *i, uint64_t goal_step, const char *config, si
     return 0;
 }
 
+/* Where a fix goes: behind the others; when there is no room a wide take's displaces the last of
+ * the daemon's, whose takes have a deadline. NULL: no room. */
+static struct agenda_fix *inbox_fix_slot(struct inbox *i, uint64_t session) {
+    if (i->fix_count < AGENDA_MAX_FIXES)
+        return &i->fixes[i->fix_count++];
+    for (uint32_t f = AGENDA_MAX_FIXES; session == 0 && f > 0; f--)
+        if (i->fixes[f - 1].session != 0)
+            return &i->fixes[f - 1];
+    return NULL;
+}
+
 int inbox_put_fix(struct inbox *i, uint64_t session, uint64_t number) {
-    int rc = 0;
     pthread_mutex_lock(&i->lock);
-    if (i->fix_count == AGENDA_MAX_FIXES)
-        rc = -ENOBUFS;
-    else
-        i->fixes[i->fix_count++] = (struct agenda_fix){session, number};
+    struct agenda_fix *slot = inbox_fix_slot(i, session);
+    int rc = slot != NULL ? 0 : -ENOBUFS;
+    if (slot != NULL)
+        *slot = (struct agenda_fix){session, number};
     inbox_unlock_and_ring(i);
     return rc;
 }
@@ -131,7 +141,7 @@ static int agenda_decode(struct agenda *a, const uint8_t *bytes, size_t len_byte
     struct dec d = dec_of(bytes, len_bytes);
     a->gen = dec_u64(&d);
     a->goal_step = dec_u64(&d);
-    a->action = (enum agenda_action)dec_u32(&d);
+    uint32_t action = dec_u32(&d);
     a->command = dec_u64(&d);
     dec_str(&d, a->dir, sizeof(a->dir));
     bool changed = dec_u8(&d) != 0;
@@ -140,14 +150,19 @@ static int agenda_decode(struct agenda *a, const uint8_t *bytes, size_t len_byte
         free(a->config);
         a->config = NULL;
     }
-    a->fix_count = dec_u32(&d);
-    if (a->fix_count > AGENDA_MAX_FIXES)
+    uint32_t fix_count = dec_u32(&d);
+    a->fix_count = 0;
+    if (action > AGENDA_QUIT || fix_count > AGENDA_MAX_FIXES)
         return -EPROTO;
-    for (uint32_t f = 0; f < a->fix_count; f++) {
+    a->action = (enum agenda_action)action;
+    for (uint32_t f = 0; f < fix_count; f++) {
         a->fixes[f].session = dec_u64(&d);
         a->fixes[f].number = dec_u64(&d);
     }
-    return dec_done(&d) ? 0 : -EPROTO;
+    if (!dec_done(&d))
+        return -EPROTO;
+    a->fix_count = fix_count;
+    return 0;
 }
 
 int agenda_agree(struct agenda *a, const struct comm_ops *ops, struct comm *comm, uint32_t rank,

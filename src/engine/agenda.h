@@ -36,7 +36,8 @@ struct inbox;
 struct inbox *inbox_open(int doorbell_fd);
 void inbox_close(struct inbox *i);
 int inbox_put_orders(struct inbox *i, uint64_t goal_step, const char *config, size_t config_bytes);
-int inbox_put_fix(struct inbox *i, uint64_t session, uint64_t number); /* -ENOBUFS: too many wait */
+/* -ENOBUFS: too many wait. Only then a wide take's displaces one of the daemon's. */
+int inbox_put_fix(struct inbox *i, uint64_t session, uint64_t number);
 int inbox_put_restore(struct inbox *i, uint64_t command, const char *dir);
 void inbox_put_quit(struct inbox *i);
 

@@ -40,14 +40,19 @@ static void pool_segment_free(struct pool_segment *s) {
     free(s);
 }
 
-void pool_close(struct pool *p) {
-    if (p == NULL)
-        return;
+void pool_forget(struct pool *p) {
     while (p->segments != NULL) {
         struct pool_segment *s = p->segments;
         p->segments = s->next;
         pool_segment_free(s);
     }
+    p->used_bytes = 0;
+}
+
+void pool_close(struct pool *p) {
+    if (p == NULL)
+        return;
+    pool_forget(p);
     free(p);
 }
 
@@ -79,8 +84,12 @@ static struct pool_segment *pool_grow(struct pool *p, size_t pages) {
     }
     s->page_count = s->free_pages = bytes / POOL_PAGE_BYTES;
     s->id = ++p->last_id;
-    s->next = p->segments;
-    p->segments = s;
+    /* Small ones first, so that small parts do not break up the large ones. */
+    struct pool_segment **at = &p->segments;
+    while (*at != NULL && (*at)->page_count <= s->page_count)
+        at = &(*at)->next;
+    s->next = *at;
+    *at = s;
     return s;
 }
 

@@ -25,6 +25,9 @@ int pool_get(struct pool *p, size_t bytes, struct pool_part *out);
 /* The part may be handed out again at once: whoever reads it must have let go. An empty part is
  * fine. */
 void pool_put(struct pool *p, struct pool_part *part);
+/* Lets all segments go, with all parts: who has mapped them may keep them, nobody writes them
+ * again. Ids go on. */
+void pool_forget(struct pool *p);
 size_t pool_used_bytes(const struct pool *p);
 
 #endif
