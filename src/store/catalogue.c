@@ -46,7 +46,7 @@ static const char *const row_sql[ROW_KIND_COUNT] = {
                  " grad_norm, clip_factor, lr, step_seconds)"
                  " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
     [ROW_COMMAND] = "INSERT OR REPLACE INTO commands (run, number, time_ns, id, name, value, state,"
-                    " code, text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                    " text, code) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     [ROW_EVENT] = "INSERT INTO events (run, time_ns, kind, text) VALUES (?1, ?2, ?3, ?4)",
     [ROW_SNAPSHOT] =
         "INSERT OR REPLACE INTO snapshots (name, id, epoch, gen, step, time_ns, world_size,"
@@ -298,8 +298,8 @@ static void bind_row(const struct catalogue *c, sqlite3_stmt *q, const struct ro
         sqlite3_bind_int64(q, 1, c->run); /* part of the key */
         bind_u64(q, 2, r->command.number);
         bind_u64(q, 3, r->time_ns);
-        bind_texts(q, 4, r, 4, false);
-        sqlite3_bind_int(q, 8, r->command.code);
+        bind_texts(q, 4, r, 5, false);
+        sqlite3_bind_int(q, 9, r->command.code);
         break;
     case ROW_EVENT:
         bind_run(c, q, 1);
@@ -339,20 +339,32 @@ static int catalogue_insert(struct catalogue *c, const struct row *r) {
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-static int catalogue_insert_all(struct catalogue *c, const struct queue *q) {
+/* A row that the tables do not take is lost alone, and does not keep the others waiting for ever.
+ */
+static bool catalogue_is_refused(int rc) {
+    int primary = rc & 0xff;
+    return primary == SQLITE_CONSTRAINT || primary == SQLITE_MISMATCH || primary == SQLITE_TOOBIG;
+}
+
+static int catalogue_insert_all(struct catalogue *c, const struct queue *q, uint64_t *refused) {
     int rc = SQLITE_OK;
-    for (const struct row *r = q->first; rc == SQLITE_OK && r != NULL; r = r->next)
+    for (const struct row *r = q->first; rc == SQLITE_OK && r != NULL; r = r->next) {
         rc = catalogue_insert(c, r);
+        if (catalogue_is_refused(rc)) {
+            (*refused)++;
+            rc = SQLITE_OK;
+        }
+    }
     return rc;
 }
 
 /* What was lost while the database failed stands in it as an event. */
-static int catalogue_insert_losses(struct catalogue *c) {
+static int catalogue_insert_losses(struct catalogue *c, uint64_t refused) {
     char text[128];
-    if (c->steps.dropped + c->others.dropped == 0)
+    if (c->steps.dropped + c->others.dropped + refused == 0)
         return SQLITE_OK;
     snprintf(text, sizeof(text), "%" PRIu64 " steps and %" PRIu64 " other rows were not recorded",
-             c->steps.dropped, c->others.dropped);
+             c->steps.dropped, c->others.dropped + refused);
     const char *const texts[] = {"lost", text};
     struct row *r = row_new(ROW_EVENT, texts, 2);
     if (r == NULL)
@@ -364,6 +376,7 @@ static int catalogue_insert_losses(struct catalogue *c) {
 
 static int catalogue_transaction(struct catalogue *c) {
     sqlite3_int64 run = c->run;
+    uint64_t refused = 0;
     int rc = sqlite3_exec(c->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
     if (rc != SQLITE_OK)
         return rc;
@@ -373,11 +386,11 @@ static int catalogue_transaction(struct catalogue *c) {
             c->run = sqlite3_last_insert_rowid(c->db);
     }
     if (rc == SQLITE_OK)
-        rc = catalogue_insert_all(c, &c->others);
+        rc = catalogue_insert_all(c, &c->others, &refused);
     if (rc == SQLITE_OK)
-        rc = catalogue_insert_all(c, &c->steps);
+        rc = catalogue_insert_all(c, &c->steps, &refused);
     if (rc == SQLITE_OK)
-        rc = catalogue_insert_losses(c);
+        rc = catalogue_insert_losses(c, refused);
     if (rc == SQLITE_OK)
         rc = sqlite3_exec(c->db, "COMMIT", NULL, NULL, NULL);
     if (rc == SQLITE_OK) {

@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SCHEMA_BUSY_MS = 2000, SCHEMA_MAX_BROKEN = 1000 };
+enum { SCHEMA_BUSY_MS = 250, SCHEMA_MAX_BROKEN = 1000 };
 
 /* "gfs1", and the version of the tables. */
 #define SCHEMA_APPLICATION_ID "1734767409"

@@ -290,7 +290,12 @@ int manifest_encode(const struct snapshot_info *info, const struct layout *l,
         return err_set(err, ENOMEM, "no memory for the manifest");
     if (out->len_bytes > MANIFEST_MAX_BYTES)
         return err_set(err, EFBIG, "the manifest has %zu bytes", out->len_bytes);
-    return 0;
+    /* What is published must be readable: reading it now proves it. */
+    struct manifest proof;
+    rc = manifest_decode((const char *)out->data, out->len_bytes, &proof, err);
+    if (rc == 0)
+        manifest_free(&proof);
+    return rc;
 }
 
 /* ---- reading */
@@ -319,6 +324,7 @@ static int manifest_read_arrays(const json_t *root, uint32_t *mask, struct err *
         if (next == ARRAY_COUNT)
             return err_set(err, EIO, "its arrays are not in order, or not known");
         *mask |= ARRAY_BIT(next);
+        next++;
     }
     return rc;
 }
@@ -409,6 +415,27 @@ static int manifest_read_tensor(const json_t *v, uint32_t index, uint32_t unit_c
     return rc;
 }
 
+static int manifest_compare_names(const void *a, const void *b) {
+    const char *const *x = a, *const *y = b;
+    return strcmp(*x, *y);
+}
+
+/* Tensors are found by name: each has its own. */
+static int manifest_check_names(const struct layout *l, struct err *err) {
+    const char **names = malloc(((size_t)l->tensor_count + 1) * sizeof(*names));
+    if (names == NULL)
+        return err_set(err, ENOMEM, "no memory for %" PRIu32 " names", l->tensor_count);
+    for (uint32_t i = 0; i < l->tensor_count; i++)
+        names[i] = l->tensors[i].spec.name;
+    qsort(names, l->tensor_count, sizeof(*names), manifest_compare_names);
+    int rc = 0;
+    for (uint32_t i = 1; rc == 0 && i < l->tensor_count; i++)
+        if (strcmp(names[i - 1], names[i]) == 0)
+            rc = err_set(err, EIO, "two tensors are named %s", names[i]);
+    free(names);
+    return rc;
+}
+
 /* The sizes that the text repeats must be those of the arithmetic; a shard may be rounded up. */
 static int manifest_check_layout(const json_t *units, const struct manifest_tables *t,
                                  struct layout *l, struct err *err) {
@@ -430,7 +457,7 @@ static int manifest_check_layout(const json_t *units, const struct manifest_tabl
         if (l->tensors[i].offset_elems != t->offsets[i])
             rc = err_set(err, EIO, "tensor %s: offset is %" PRIu64 " instead of %" PRIu64,
                          l->tensors[i].spec.name, t->offsets[i], l->tensors[i].offset_elems);
-    return rc;
+    return rc == 0 ? manifest_check_names(l, err) : rc;
 }
 
 static int manifest_build_layout(const json_t *units, const json_t *tensors, uint32_t world_size,
