@@ -14,6 +14,7 @@ include tests/mpi/local.mk
 include tests/mount/local.mk
 include tests/e2e/local.mk
 include tests/faults/local.mk
+include tests/takes-model/local.mk
 
 if HAVE_CMOCKA
 check_PROGRAMS += $(gfs_unit_tests)
