@@ -18,7 +18,7 @@
 #include "run/mountpoint.h"
 #include "run/rundir.h"
 
-enum { CLIENT_OUTBOX_BYTES = 1 << 20, CLIENT_HELLO_MS = 10000, CLIENT_STOP_MS = 600000 };
+enum { CLIENT_OUTBOX_BYTES = 1 << 20, CLIENT_HELLO_MS = 10000, CLIENT_ASK_MS = 300 };
 
 struct client {
     struct link *link;
@@ -68,7 +68,7 @@ static int find_run_dir(const char *what, char out[RUNDIR_PATH_BYTES], struct er
     return err_set(err, ENOENT, "neither %s nor %s.run is a run directory", what, what);
 }
 
-static int hello(struct client *c, struct err *err) {
+int client_ask(struct client *c, struct err *err) {
     struct msg_client_hello m = {.build = PACKAGE_VERSION};
     int rc = msg_send(c->link, MSG_CLIENT_HELLO, 0, &m, NULL, 0);
     if (!rc)
@@ -91,7 +91,7 @@ int client_open(const char *dir_or_mount, struct client **out, struct err *err) 
     if (!rc && !(c->link = link_open(fd, CLIENT_OUTBOX_BYTES)))
         rc = err_set(err, ENOMEM, "no memory");
     if (!rc)
-        rc = hello(c, err);
+        rc = client_ask(c, err);
     if (rc) {
         client_close(c);
         return rc;
@@ -149,6 +149,19 @@ static int wrong_usage(const char *usage) {
     return 2;
 }
 
+/* Until the supervisor is gone, or has called it off since its last snapshot failed. */
+static int wait_stopped(struct client *c, struct err *err) {
+    while (client_wait_end(c, CLIENT_ASK_MS) == -ETIMEDOUT) {
+        if (client_ask(c, NULL))
+            return 0;
+        bool ends = c->status.state == RUN_STOPPING || c->status.state == RUN_FAILED ||
+                    c->status.state == RUN_OFFLINE;
+        if (!ends)
+            return err_set(err, EIO, "%s goes on, paused: %s", c->run_dir, c->status.last_error);
+    }
+    return 0;
+}
+
 int client_stop_main(int argc, char **argv) {
     struct client *c;
     struct err err = {0};
@@ -157,10 +170,10 @@ int client_stop_main(int argc, char **argv) {
     if (client_open(argv[1], &c, &err))
         return say_error(&err);
     int rc = client_command(c, "stop", "1", NULL, CLIENT_HELLO_MS, &err);
-    if (rc == -EBUSY)
-        rc = 0; /* it is stopping already */
-    if (!rc && (rc = client_wait_end(c, CLIENT_STOP_MS)))
-        err_set(&err, ETIMEDOUT, "%s has not stopped yet", c->run_dir);
+    if (rc == -EBUSY) /* it is stopping already */
+        rc = 0;
+    if (!rc)
+        rc = wait_stopped(c, &err);
     client_close(c);
     return rc ? say_error(&err) : 0;
 }

@@ -12,7 +12,8 @@ struct client;
 int client_open(const char *dir_or_mount, struct client **out, struct err *err);
 void client_close(struct client *c);
 const char *client_run_dir(const struct client *c);
-/* The status that the supervisor said at the start; its config is not kept. */
+int client_ask(struct client *c, struct err *err); /* for the status of now */
+/* The status that the supervisor said when asked last, or at the start; its config is not kept. */
 const struct msg_status *client_status(const struct client *c);
 /* One command; waits for its result at most timeout_ms (-1: for ever). id may be NULL. Returns
  * -errno of the command. */

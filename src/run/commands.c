@@ -100,7 +100,8 @@ static void begin(struct supervisor *s, struct command *c) {
     else if (command_check(c->name, c->value, &err) == 0)
         check_state(s, c, &err);
     if (err.code)
-        commands_finish(s, c, (uint32_t)err.code, "%s: %s", c->name, err.text);
+        commands_finish(s, c, (uint32_t)err.code, "%s%s%s", knob_find(c->name) ? "" : c->name,
+                        knob_find(c->name) ? "" : ": ", err.text);
     else
         commands_execute(s);
 }

@@ -17,14 +17,14 @@ static int beyond(const struct goal *g, uint64_t step, bool overflow, struct err
                        "beyond the target %" PRIu64 ": at most %" PRIu64 " steps are left",
                        g->target, g->target - g->step);
     return err_set(err, ERANGE,
-                   "step %" PRIu64 " is beyond the target %" PRIu64 ": at most %" PRIu64
+                   "%" PRIu64 " is beyond the target %" PRIu64 ": at most %" PRIu64
                    " steps are left; to go on, stop, and run again with a larger --steps",
                    step, g->target, g->target - g->step);
 }
 
 int goal_accept_step(const struct goal *g, uint64_t n, uint64_t *absolute, struct err *err) {
     if (n == 0)
-        return err_set(err, ERANGE, "step 0: expected at least 1");
+        return err_set(err, ERANGE, "expected at least 1");
     if (n > UINT64_MAX - g->step)
         return beyond(g, 0, true, err);
     if (g->step + n > g->target)
@@ -63,7 +63,7 @@ bool goal_is_reached(const struct goal *g) {
 enum run_state goal_state(const struct goal *g) {
     if (!goal_is_resting(g))
         return RUN_TRAINING;
-    return g->done ? RUN_DONE : RUN_PAUSED;
+    return g->done || goal_is_reached(g) ? RUN_DONE : RUN_PAUSED;
 }
 
 uint32_t goal_origins(const struct goal_origin *list, uint32_t count, uint64_t restored_gen,

@@ -181,8 +181,9 @@ static void on_frame(void *arg, struct peer *p, struct frame *f) {
 
 /* ---- start */
 
-static void on_line(void *arg, const char *line) {
+static void on_line(void *arg, const char *line, bool is_ours) {
     struct supervisor *s = arg;
+    (void)is_ours;
     progress_say(&s->progress, "%s", line);
 }
 

@@ -25,7 +25,7 @@ struct log_file {
 struct output {
     struct loop *loop;
     char run_dir[PATH_MAX], name[32];
-    output_line_fn *on_warning;
+    output_line_fn *on_line;
     void *arg;
     int fd;
     char line[LINE_BYTES];
@@ -73,7 +73,7 @@ static void take_line(struct output *o) {
     else
         snprintf(name, sizeof name, "%s", o->name);
     if (is_warning && o->len > 0)
-        o->on_warning(o->arg, o->line);
+        o->on_line(o->arg, o->line, is_ours);
     o->line[o->len++] = '\n';
     int fd = file_of(o, name);
     if (fd >= 0)
@@ -106,7 +106,7 @@ static void on_pipe(void *arg, short revents) {
         loop_unwatch(o->loop, o->fd); /* freed by its owner */
 }
 
-int output_open(struct loop *l, const char *run_dir, const char *name, output_line_fn *on_warning,
+int output_open(struct loop *l, const char *run_dir, const char *name, output_line_fn *on_line,
                 void *arg, struct output **out, int *child_fd) {
     int fds[2];
     struct output *o = calloc(1, sizeof *o);
@@ -120,7 +120,7 @@ int output_open(struct loop *l, const char *run_dir, const char *name, output_li
     fcntl(fds[0], F_SETFL, O_NONBLOCK);
     o->loop = l;
     o->fd = fds[0];
-    o->on_warning = on_warning;
+    o->on_line = on_line;
     o->arg = arg;
     snprintf(o->run_dir, sizeof o->run_dir, "%s", run_dir);
     snprintf(o->name, sizeof o->name, "%s", name);

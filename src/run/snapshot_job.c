@@ -56,9 +56,10 @@ static void job_failed(struct supervisor *s, uint32_t code, const char *why) {
     wide_release(s, j->wide);
     if (j->is_writing)
         snapshot_abandon(&store_io_posix, s->rundir.path, j->name);
-    supervisor_error(s, "%s", text);
     if (j->command)
         commands_finish(s, j->command, code ? code : EIO, "%s", text);
+    else
+        supervisor_error(s, "%s", text);
     job_free(j);
     stop_snapshot_failed(s, text);
     status_send(s);

@@ -481,9 +481,11 @@ int supervisor_run(const struct request *q) {
         return 1;
     int code = run(s);
     uint64_t step = s->goal.step;
-    bool stopped = s->stop.phase != STOP_NONE;
+    bool stopped = s->stop.phase != STOP_NONE, is_done = s->stop.is_done;
     supervisor_close(s);
-    if (code == 0 && stopped)
+    if (code == 0 && is_done)
+        printf("Done: step %" PRIu64 " is in the newest snapshot.\n", step);
+    else if (code == 0 && stopped)
         printf("Stopped at step %" PRIu64 "; the same command goes on.\n", step);
     return code;
 }

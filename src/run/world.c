@@ -183,10 +183,11 @@ static void on_launcher_exit(void *arg, int status) {
 
 /* ---- start */
 
-/* An error of a rank comes with its last words too, and is shown then. */
-static void on_launcher_line(void *arg, const char *line) {
+/* An error of a rank comes with its last words too, and is shown then. What a launcher says is of
+ * interest while it starts; of what ended we speak ourselves. */
+static void on_launcher_line(void *arg, const char *line, bool is_ours) {
     struct supervisor *s = arg;
-    if (strstr(line, " rank ") && strstr(line, ": error: "))
+    if (is_ours ? strstr(line, ": error: ") != NULL : s->world.state != WORLD_STARTING)
         return;
     progress_say(&s->progress, "%s", line);
 }
