@@ -98,30 +98,25 @@ static int slots_open(struct trainer *t, struct err *err) {
     return rc;
 }
 
+/* Small things lie together: a block has at least a huge page. */
 static int batch_open(struct trainer *t, struct err *err) {
-    size_t tokens_bytes = t->share.count * t->seq_len * sizeof(int32_t);
-    struct {
-        enum dev_memory kind;
-        size_t bytes;
-        const char *what;
-        void **out;
-    } blocks[] = {
-        {DEV_MEM_HOST, tokens_bytes, "tokens on the host", (void **)&t->host_tokens},
-        {DEV_MEM_HOST, tokens_bytes, "targets on the host", (void **)&t->host_targets},
-        {DEV_MEM_DEVICE, tokens_bytes, "tokens", (void **)&t->tokens},
-        {DEV_MEM_DEVICE, tokens_bytes, "targets", (void **)&t->targets},
-        {DEV_MEM_HOST, t->share.micro_count * sizeof(double), "losses", (void **)&t->losses},
-        {DEV_MEM_HOST, t->unit_count * sizeof(double), "sums of squares", (void **)&t->squares},
-    };
-    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
-        int rc =
-            block_alloc(t, blocks[i].kind, blocks[i].bytes, blocks[i].what, blocks[i].out, err);
-        if (rc != 0)
-            return rc;
-    }
-    size_t arena_bytes = t->share.count == 0 ? 0
-                                             : model_arena_bytes(t->model, t->ops, t->dev,
-                                                                 t->share.micro, t->seq_len);
+    size_t tokens = t->share.count * t->seq_len;
+    size_t doubles = t->share.micro_count + t->unit_count;
+    void *host = NULL, *device = NULL;
+    int rc = block_alloc(t, DEV_MEM_HOST, doubles * sizeof(double) + 2 * tokens * sizeof(int32_t),
+                         "batch on the host", &host, err);
+    if (rc == 0)
+        rc = block_alloc(t, DEV_MEM_DEVICE, 2 * tokens * sizeof(int32_t), "batch", &device, err);
+    if (rc != 0)
+        return rc;
+    t->losses = host;
+    t->squares = t->losses + t->share.micro_count;
+    t->host_tokens = (int32_t *)(void *)(t->squares + t->unit_count);
+    t->host_targets = t->host_tokens + tokens;
+    t->tokens = device;
+    t->targets = t->tokens + tokens;
+    size_t arena_bytes =
+        tokens == 0 ? 0 : model_arena_bytes(t->model, t->ops, t->dev, t->share.micro, t->seq_len);
     return floats_alloc(t, (arena_bytes + sizeof(float) - 1) / sizeof(float), "activations",
                         &t->arena, err);
 }

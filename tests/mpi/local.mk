@@ -15,4 +15,5 @@ endif
 
 EXTRA_DIST += tests/mpi/launch.sh
 gfs_test_scripts += \
-	tests/mpi/test_collectives.sh
+	tests/mpi/test_collectives.sh \
+	tests/mpi/test_trainer.sh

@@ -260,7 +260,7 @@ static uint64_t memory_expected(const struct driver *d) {
 static int driver_memory(struct driver *d, struct err *err) {
     uint64_t pss = proc_bytes("/proc/self/smaps_rollup", "Pss");
     uint64_t sums[2] = {pss, d->base_bytes};
-    uint64_t largest = proc_bytes("/proc/self/status", "VmHWM") - d->base_bytes;
+    uint64_t largest = proc_bytes("/proc/self/status", "RssAnon");
     struct comm *c = trainer_comm(d->trainer);
     int rc = d->comm_ops->all_reduce_u64(c, sums, 2, COMM_SUM);
     if (rc == 0)
