@@ -49,9 +49,11 @@ static int place_fds(const struct child_args *a, int *error_fd) {
 }
 
 static _Noreturn void child_exec(const struct child_args *a, pid_t parent, int error_fd) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)
-        _exit(127);
+    if (!a->may_outlive) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent)
+            _exit(127);
+    }
     if (a->own_session)
         setsid();
     if (place_fds(a, &error_fd) == 0) {

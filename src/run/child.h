@@ -14,10 +14,11 @@ struct child_args {
     const int *fds;          /* these become 3, 4, ... of the child */
     unsigned fd_count;
     bool own_session; /* setsid: a terminal's signals do not reach it */
+    bool may_outlive; /* it ends by itself when we do; else it gets SIGKILL then */
     int output_fd;    /* stdout and stderr; -1: as ours */
 };
 
-/* The child gets SIGKILL when this process ends. Returns after exec succeeded: -errno with a
+/* Returns after exec succeeded: -errno with a
  * sentence if it did not. */
 int child_start(const struct child_args *a, pid_t *pid, struct err *err);
 

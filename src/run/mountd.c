@@ -34,7 +34,9 @@ enum {
 static int mountd_start(struct supervisor *s, struct err *err);
 
 void mountd_send(struct supervisor *s, uint16_t type, const void *msg) {
-    if (s->mountd.is_ready)
+    /* Offline the daemon reads all of it from the run directory. */
+    bool is_for_it = !s->mountd.is_offline || type == MSG_UNMOUNT || type == MSG_COMMAND_DONE;
+    if (s->mountd.is_ready && is_for_it)
         peer_send(s->mountd.peer, type, msg, NULL, 0);
 }
 
@@ -200,6 +202,7 @@ static void say_start(struct supervisor *s) {
     struct msg_daemon_start m = {.session = d->session,
                                  .fuse_init = {d->fuse_init, d->fuse_init_bytes}};
     const char *mask = getenv("GATHERFS_MASK_RESEND"); /* a hook for tests */
+    m.offline = d->is_offline;
     m.mask_resend = mask && *mask == '1';
     config_print(&s->config, false, &config);
     m.config = (struct blob){config.data, config.len_bytes};
@@ -222,9 +225,13 @@ static int mountd_start(struct supervisor *s, struct err *err) {
         close(pair[1]);
         return err_set(err, errno, "no pipe: %s", strerror(errno));
     }
-    const char *argv[] = {program, "--link-fd", "3", NULL};
-    struct child_args a = {
-        .argv = argv, .fds = &pair[1], .fd_count = 1, .own_session = true, .output_fd = output_fd};
+    const char *argv[] = {program, "3", NULL};
+    struct child_args a = {.argv = argv,
+                           .fds = &pair[1],
+                           .fd_count = 1,
+                           .own_session = true,
+                           .may_outlive = true,
+                           .output_fd = output_fd};
     int rc = child_start(&a, &d->pid, err);
     close(output_fd);
     close(pair[1]);
@@ -244,6 +251,7 @@ static int mountd_start(struct supervisor *s, struct err *err) {
 
 int mountd_open(struct supervisor *s, struct err *err) {
     struct mountd *d = &s->mountd;
+    d->is_offline = s->state == RUN_OFFLINE;
     d->restart_timer = (struct loop_timer){.fn = on_restart_timer, .arg = s};
     d->end_timer = (struct loop_timer){.fn = on_end_timer, .arg = s};
     d->requests_fd = memfd_create("gatherfs-requests", MFD_CLOEXEC | MFD_ALLOW_SEALING);

@@ -94,7 +94,7 @@ struct mountd {
     struct peer *peer; /* NULL: none */
     pid_t pid;         /* 0: reaped */
     uint64_t session;
-    bool is_ready, has_been_ready, has_unmounted, given_up;
+    bool is_ready, has_been_ready, has_unmounted, given_up, is_offline;
     int requests_fd;
     uint8_t *fuse_init; /* owned */
     size_t fuse_init_bytes;
