@@ -82,3 +82,6 @@ tests_unit_write_formats_SOURCES = tests/unit/write_formats.c
 tests_unit_write_formats_LDADD = $(GFS_CORE_LINK)
 gfs_test_scripts += tests/unit/test_formats.sh
 EXTRA_DIST += tests/unit/read_formats.py
+gfs_unit_tests += tests/unit/test_trainer_order
+tests_unit_test_trainer_order_SOURCES = tests/unit/test_trainer_order.c
+tests_unit_test_trainer_order_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
