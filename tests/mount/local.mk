@@ -1,2 +1,12 @@
-# tests/mount: the real daemon, a real mount, the programs people use.
-gfs_test_scripts +=
+# tests/mount: the real daemon, a real mount, the programs people use, around a double of supervisor and ranks.
+gfs_mount_scripts = tests/mount/test_files.sh
+EXTRA_DIST += $(gfs_mount_scripts)
+if HAVE_FUSE
+gfs_test_scripts += $(gfs_mount_scripts)
+gfs_mount_double = tests/mount/fake_world.c tests/mount/fake_world.h \
+	tests/mount/fake_mount.c tests/mount/fake_mount.h \
+	tests/mount/mount_check.c tests/mount/mount_check.h
+check_PROGRAMS += tests/mount/files
+tests_mount_files_SOURCES = tests/mount/files.c $(gfs_mount_double)
+tests_mount_files_LDADD = $(GFS_CORE_LINK)
+endif
