@@ -33,7 +33,7 @@ struct link {
     size_t in_start, in_len, in_cap;  /* bytes [in_start, in_len) are not yet handed out */
     int in_fds[LINK_MAX_PENDING_FDS]; /* received, in order, not yet claimed by a frame */
     uint32_t in_fd_count;
-    struct frame *current;
+    int frame_fds[LINK_MAX_FDS]; /* of the frame handed out last; -1 when taken */
     bool ended;
 };
 
@@ -71,6 +71,8 @@ struct link *link_open(int fd, size_t outbox_bytes) {
     l->fd = fd;
     l->outbox_limit_bytes = outbox_bytes;
     l->out_last = &l->out_first;
+    for (int i = 0; i < LINK_MAX_FDS; i++)
+        l->frame_fds[i] = -1;
     return l;
 }
 
@@ -85,18 +87,14 @@ static void link_drop_outgoing(struct link *l) {
 }
 
 /* The descriptors of the frame handed out last: those that the receiver did not take are closed. */
-static void link_end_frame(struct link *l) {
-    if (l->current == NULL)
-        return;
-    close_fds(l->current->fds, l->current->fd_count);
-    l->current = NULL;
-}
+static void link_end_frame(struct link *l) { close_fds(l->frame_fds, LINK_MAX_FDS); }
 
 void link_close(struct link *l) {
     if (l == NULL)
         return;
     while (l->out_first != NULL)
         link_drop_outgoing(l);
+    link_end_frame(l);
     close_fds(l->in_fds, l->in_fd_count);
     close(l->fd);
     free(l->in);
@@ -105,7 +103,7 @@ void link_close(struct link *l) {
 
 int link_fd(const struct link *l) { return l->fd; }
 
-static int link_fail(struct link *l, int rc) {
+int link_fail(struct link *l, int rc) {
     if (l->error == 0)
         l->error = rc;
     return l->error;
@@ -136,6 +134,8 @@ static ssize_t link_send_some(const struct link *l, struct outgoing *o) {
             return n;
         if (errno == EINTR)
             continue;
+        if (errno == ECONNRESET) /* the peer closed while this call was under way */
+            return -EPIPE;
         return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
     }
 }
@@ -160,7 +160,7 @@ int link_send(struct link *l, uint16_t type, uint64_t id, const void *payload, s
     if (l->error != 0)
         return l->error;
     if (len_bytes > LINK_MAX_PAYLOAD_BYTES || fd_count > LINK_MAX_FDS)
-        return -EMSGSIZE;
+        return link_fail(l, -EMSGSIZE);
     size_t total = FRAME_HEADER_BYTES + len_bytes;
     if (l->out_first != NULL &&
         total >
@@ -304,12 +304,12 @@ int link_next(struct link *l, struct frame *out) {
     out->payload = h + FRAME_HEADER_BYTES;
     out->len_bytes = len;
     out->fd_count = fd_count;
-    for (uint32_t i = 0; i < LINK_MAX_FDS; i++)
-        out->fds[i] = i < fd_count ? l->in_fds[i] : -1;
+    out->fds = l->frame_fds;
+    for (uint32_t i = 0; i < fd_count; i++)
+        l->frame_fds[i] = l->in_fds[i];
     l->in_fd_count -= fd_count;
     memmove(l->in_fds, l->in_fds + fd_count, l->in_fd_count * sizeof(l->in_fds[0]));
     l->in_start += FRAME_HEADER_BYTES + len;
-    l->current = out;
     return 1;
 }
 

@@ -85,3 +85,13 @@ EXTRA_DIST += tests/unit/read_formats.py
 gfs_unit_tests += tests/unit/test_trainer_order
 tests_unit_test_trainer_order_SOURCES = tests/unit/test_trainer_order.c
 tests_unit_test_trainer_order_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+
+gfs_link_harness = tests/unit/link_harness.c tests/unit/link_harness.h \
+	tests/unit/fixture.c tests/unit/fixture.h
+gfs_unit_tests += tests/unit/test_link tests/unit/test_link_fds tests/unit/test_link_socket
+tests_unit_test_link_SOURCES = tests/unit/test_link.c $(gfs_link_harness)
+tests_unit_test_link_fds_SOURCES = tests/unit/test_link_fds.c $(gfs_link_harness)
+tests_unit_test_link_socket_SOURCES = tests/unit/test_link_socket.c $(gfs_link_harness)
+gfs_unit_tests += tests/unit/test_link_faults
+tests_unit_test_link_faults_SOURCES = tests/unit/test_link_faults.c $(gfs_link_harness)
+tests_unit_test_link_faults_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=sendmsg -Wl,--wrap=recvmsg
