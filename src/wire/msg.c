@@ -16,7 +16,7 @@ struct msg_shape {
     uint16_t type;
     const char *name;
     const struct msg_field *fields;
-    size_t field_count;
+    size_t field_count, size_bytes;
 };
 
 #define FIELD(kind, s, f)                                                                          \
@@ -27,7 +27,7 @@ struct msg_shape {
 #define STR(s, f) FIELD(FIELD_STR, s, f)
 #define BLOB(s, f) FIELD(FIELD_BLOB, s, f)
 #define SHAPE(type, s)                                                                             \
-    { type, #type, s##_fields, sizeof(s##_fields) / sizeof(s##_fields[0]) }
+    { type, #type, s##_fields, sizeof(s##_fields) / sizeof(s##_fields[0]), sizeof(struct s) }
 
 static const struct msg_field msg_rank_hello_fields[] = {
     U64(msg_rank_hello, epoch),      U64(msg_rank_hello, pid),   U32(msg_rank_hello, rank),
@@ -369,14 +369,18 @@ int msg_decode(uint16_t type, const void *payload, size_t len_bytes, void *msg) 
             break;
         }
     }
-    return dec_done(&d) ? 0 : -EPROTO;
+    if (dec_done(&d))
+        return 0;
+    memset(msg, 0, shape->size_bytes);
+    return -EPROTO;
 }
 
 int msg_send(struct link *l, uint16_t type, uint64_t id, const void *msg, const int *fds,
              uint32_t fd_count) {
     struct enc e = {0};
     msg_encode(type, msg, &e);
-    int rc = e.failed ? -ENOMEM : link_send(l, type, id, e.data, e.len_bytes, fds, fd_count);
+    int rc = e.failed ? link_fail(l, msg_shape_of(type) != NULL ? -ENOMEM : -EPROTO)
+                      : link_send(l, type, id, e.data, e.len_bytes, fds, fd_count);
     enc_free(&e);
     return rc;
 }

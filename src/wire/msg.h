@@ -247,8 +247,8 @@ struct msg_command {
     char value[MSG_VALUE_BYTES];
     uint32_t uid, pid;
 };
-/* The frame's id is that of a MSG_COMMAND when only that one is answered (its key was used for another command: EINVAL); else 0:
- * all that wait for the key are. */
+/* The frame's id is that of a MSG_COMMAND when only that one is answered (its key was used for
+ * another command: EINVAL); else 0: all that wait for the key are. */
 struct msg_command_done {
     char key[COMMAND_ID_MAX_BYTES + 8];
     uint32_t code; /* errno, 0 for success */
@@ -334,12 +334,13 @@ struct msg_client_hello {
     char build[64];
 };
 
-/* Appends the encoding of the struct of `type`. */
+/* Appends the encoding of the struct of `type`; out->failed if there is no such type or no memory.
+ */
 void msg_encode(uint16_t type, const void *msg, struct enc *out);
-/* Fills the struct of `type` from an untrusted payload; blobs are views. -EPROTO with nothing left
- * half filled but blobs. */
+/* Fills the struct of `type` from an untrusted payload; blobs are views. -EPROTO: *msg is all zero,
+ * or as it was if there is no such type. */
 int msg_decode(uint16_t type, const void *payload, size_t len_bytes, void *msg);
-/* Encode and link_send in one. */
+/* Encode and link_send in one: after any error the link is dead. */
 int msg_send(struct link *l, uint16_t type, uint64_t id, const void *msg, const int *fds,
              uint32_t fd_count);
 

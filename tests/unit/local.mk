@@ -95,3 +95,7 @@ tests_unit_test_link_socket_SOURCES = tests/unit/test_link_socket.c $(gfs_link_h
 gfs_unit_tests += tests/unit/test_link_faults
 tests_unit_test_link_faults_SOURCES = tests/unit/test_link_faults.c $(gfs_link_harness)
 tests_unit_test_link_faults_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=sendmsg -Wl,--wrap=recvmsg
+
+gfs_unit_tests += tests/unit/test_msg
+tests_unit_test_msg_SOURCES = tests/unit/test_msg.c $(gfs_link_harness)
+gfs_test_scripts += tests/unit/msg_fields.sh tests/unit/headers.sh
