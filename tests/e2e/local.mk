@@ -1,2 +1,9 @@
 # tests/e2e: a whole run, as a user starts it.
-gfs_test_scripts +=
+gfs_test_scripts += \
+	tests/e2e/test_cmdline.sh \
+	tests/e2e/test_supervisor.sh
+EXTRA_DIST += tests/e2e/lib.sh
+
+check_PROGRAMS += tests/e2e/fake_rank
+tests_e2e_fake_rank_SOURCES = tests/e2e/fake_rank.c
+tests_e2e_fake_rank_LDADD = $(GFS_CORE_LINK)
