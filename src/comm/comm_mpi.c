@@ -89,6 +89,15 @@ static float *mpi_grad_buffer(struct comm *c, uint32_t slot) {
     return NULL;
 }
 
+static int all_gather(const float *shard, int count, float *buffer, int recv_count,
+                      MPI_Datatype recv_type) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    int rc = mpi_check(MPI_Iallgather(shard, count, MPI_FLOAT, buffer, recv_count, recv_type,
+                                      MPI_COMM_WORLD, &request),
+                       "MPI_Iallgather");
+    return rc != 0 ? rc : mpi_wait_busy(&request, "MPI_Iallgather");
+}
+
 /* Elements [at, at + n) of every shard: received as one element of a type that is n floats long and
  * as far from the next as a shard, so that no displacement is an int. */
 static int all_gather_part(const float *shard, float *buffer, size_t shard_elems, size_t at,
@@ -104,9 +113,7 @@ static int all_gather_part(const float *shard, float *buffer, size_t shard_elems
         goto free_part;
     rc = mpi_check(MPI_Type_commit(&spaced), "MPI_Type_commit");
     if (rc == 0)
-        rc = mpi_check(
-            MPI_Allgather(shard + at, (int)n, MPI_FLOAT, buffer + at, 1, spaced, MPI_COMM_WORLD),
-            "MPI_Allgather");
+        rc = all_gather(shard + at, (int)n, buffer + at, 1, spaced);
     (void)MPI_Type_free(&spaced);
 free_part:
     (void)MPI_Type_free(&part);
@@ -121,9 +128,7 @@ static int mpi_all_gather(struct comm *c, struct dev_stream *s, uint32_t unit, c
     size_t elems = c->shard_elems[unit];
     int rc = 0;
     if (elems > 0 && elems <= COMM_MPI_MAX_ELEMS) {
-        rc = mpi_check(MPI_Allgather(shard, (int)elems, MPI_FLOAT, buffer, (int)elems, MPI_FLOAT,
-                                     MPI_COMM_WORLD),
-                       "MPI_Allgather");
+        rc = all_gather(shard, (int)elems, buffer, (int)elems, MPI_FLOAT);
     } else {
         for (size_t at = 0; at < elems && rc == 0; at += COMM_MPI_MAX_ELEMS)
             rc =
@@ -132,6 +137,21 @@ static int mpi_all_gather(struct comm *c, struct dev_stream *s, uint32_t unit, c
     if (rc == 0)
         *view = buffer;
     return rc;
+}
+
+/* Sends n elements to one rank and receives as many from another. */
+static int exchange(const float *send, uint32_t to, float *recv, uint32_t from, size_t n) {
+    MPI_Request in = MPI_REQUEST_NULL, out = MPI_REQUEST_NULL;
+    int rc =
+        mpi_check(MPI_Irecv(recv, (int)n, MPI_FLOAT, (int)from, TAG_REDUCE, MPI_COMM_WORLD, &in),
+                  "MPI_Irecv");
+    if (rc == 0)
+        rc =
+            mpi_check(MPI_Isend(send, (int)n, MPI_FLOAT, (int)to, TAG_REDUCE, MPI_COMM_WORLD, &out),
+                      "MPI_Isend");
+    if (rc == 0)
+        rc = mpi_wait_busy(&in, "MPI_Irecv");
+    return rc != 0 ? rc : mpi_wait_busy(&out, "MPI_Isend");
 }
 
 /* Adds what the rank `distance` before this one has for this shard, and sends the rank as far
@@ -145,10 +165,7 @@ static int reduce_exchange(struct comm *c, uint32_t distance, size_t elems, cons
     size_t step = min_size(STAGE_ELEMS, COMM_MPI_MAX_ELEMS);
     for (size_t at = 0; at < elems; at += step) {
         size_t n = min_size(elems - at, step);
-        int rc = mpi_check(MPI_Sendrecv(full + to * elems + at, (int)n, MPI_FLOAT, (int)to,
-                                        TAG_REDUCE, c->stage, (int)n, MPI_FLOAT, (int)from,
-                                        TAG_REDUCE, MPI_COMM_WORLD, MPI_STATUS_IGNORE),
-                           "MPI_Sendrecv");
+        int rc = exchange(full + to * elems + at, to, c->stage, from, n);
         if (rc != 0)
             return rc;
         fold_sum_f32(shard + at, (const float *const[]){c->stage}, 1, n, true);

@@ -4,6 +4,7 @@
 #include "comm/mpi_error.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stddef.h>
 #include <time.h>
 
@@ -57,5 +58,18 @@ int mpi_wait_idle(MPI_Request *request, const char *call) {
             continue;
         (void)nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
         pause_ns = pause_ns * 2 < LAST_NS ? pause_ns * 2 : LAST_NS;
+    }
+}
+
+/* MPI's own waiting would keep the core: with more ranks than cores, from the rank it waits for. */
+int mpi_wait_busy(MPI_Request *request, const char *call) {
+    enum { BUSY_TESTS = 200 };
+    for (unsigned tests = 0;; tests++) {
+        int done = 0;
+        int rc = mpi_check(MPI_Test(request, &done, MPI_STATUS_IGNORE), call);
+        if (rc != 0 || done)
+            return rc;
+        if (tests >= BUSY_TESTS)
+            (void)sched_yield();
     }
 }

@@ -9,7 +9,7 @@ tests_mpi_comm_cases_LDADD = $(GFS_ENGINE_LINK)
 if HAVE_MPI
 check_PROGRAMS += tests/mpi/comm_cases_split
 tests_mpi_comm_cases_split_SOURCES = tests/mpi/comm_cases.c src/comm/comm_mpi.c
-tests_mpi_comm_cases_split_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS) -DCOMM_MPI_MAX_ELEMS=100
+tests_mpi_comm_cases_split_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS) -DCOMM_MPI_MAX_ELEMS=1000
 tests_mpi_comm_cases_split_LDADD = $(GFS_ENGINE_LINK)
 endif
 

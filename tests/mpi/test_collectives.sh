@@ -25,6 +25,6 @@ if have_mpi; then
         cases "$n" node comm_cases
         cases "$n" mpi comm_cases
     done
-    cases 3 mpi comm_cases_split ', messages of 100 elements'
+    cases 3 mpi comm_cases_split ', messages of 1000 elements'
 fi
 finish
