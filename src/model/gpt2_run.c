@@ -12,7 +12,7 @@
 #include "model/gpt2.h"
 
 /* Logits of so many rows exist at a time: enough for the products to run at full speed. */
-enum { LOGITS_ROWS = 256, ALIGN_ELEMS = 16 };
+enum { LOGITS_ROWS = 512, ALIGN_ELEMS = 16 };
 
 /* Offsets in floats into the arena. */
 struct plan {

@@ -69,7 +69,7 @@ static const struct shape shapes[] = {
     {2, 3, 15, 9, 31, 2, 7},     /* nothing is a whole vector */
     {1, 1, 4, 1, 3, 1, 1},       /* the smallest */
     {1, 2, 64, 70, 257, 1, 65},  /* a block of attention and one row */
-    {2, 4, 24, 200, 257, 2, 150} /* several blocks; logits in two pieces */
+    {2, 4, 24, 200, 257, 4, 150} /* several blocks; logits in two pieces */
 };
 
 /* Biases and norms start at 0 and 1: other values show more. */

@@ -10,25 +10,66 @@ enum { BLOCK = 64, PAD = 16, TILE_ROWS = 4 };
 
 SIMD_INLINE size_t padded(size_t n) { return (n + PAD - 1) / PAD * PAD; }
 
+/* A row of a tile is 1, 2 or 4 vectors, known when compiled. Written out, not in loops: then the
+ * accumulators are registers at any level of optimization. */
+SIMD_INLINE void row_load(vf *row, const float *p, size_t vectors) {
+    row[0] = vf_load(p);
+    if (vectors > 1)
+        row[1] = vf_load(p + VL);
+    if (vectors > 2) {
+        row[2] = vf_load(p + 2 * VL);
+        row[3] = vf_load(p + 3 * VL);
+    }
+}
+
+SIMD_INLINE void row_store(const vf *row, float *p, size_t vectors) {
+    vf_store(p, row[0]);
+    if (vectors > 1)
+        vf_store(p + VL, row[1]);
+    if (vectors > 2) {
+        vf_store(p + 2 * VL, row[2]);
+        vf_store(p + 3 * VL, row[3]);
+    }
+}
+
+SIMD_INLINE void row_fma(vf *row, float a, const vf *x, size_t vectors) {
+    vf y = vf_set1(a);
+    row[0] = vf_fma(y, x[0], row[0]);
+    if (vectors > 1)
+        row[1] = vf_fma(y, x[1], row[1]);
+    if (vectors > 2) {
+        row[2] = vf_fma(y, x[2], row[2]);
+        row[3] = vf_fma(y, x[3], row[3]);
+    }
+}
+
+SIMD_INLINE void row_clear(vf *row) { row[0] = row[1] = row[2] = row[3] = vf_zero(); }
+
 SIMD_INLINE void tile(size_t vectors, size_t K, const float *a, size_t a_row, size_t a_col,
                       const float *b, size_t b_row, float *c, size_t c_row, bool add) {
-    vf acc[TILE_ROWS][SIMD_TILE_VECTORS];
-    for (size_t i = 0; i < TILE_ROWS; i++)
-        for (size_t j = 0; j < vectors; j++)
-            acc[i][j] = add ? vf_load(c + i * c_row + j * VL) : vf_zero();
-    for (size_t k = 0; k < K; k++, a += a_col, b += b_row) {
-        vf x[SIMD_TILE_VECTORS];
-        for (size_t j = 0; j < vectors; j++)
-            x[j] = vf_load(b + j * VL);
-        for (size_t i = 0; i < TILE_ROWS; i++) {
-            vf y = vf_set1(a[i * a_row]);
-            for (size_t j = 0; j < vectors; j++)
-                acc[i][j] = vf_fma(y, x[j], acc[i][j]);
-        }
+    vf r0[4], r1[4], r2[4], r3[4], x[4];
+    if (add) {
+        row_load(r0, c, vectors);
+        row_load(r1, c + c_row, vectors);
+        row_load(r2, c + 2 * c_row, vectors);
+        row_load(r3, c + 3 * c_row, vectors);
+    } else {
+        row_clear(r0);
+        row_clear(r1);
+        row_clear(r2);
+        row_clear(r3);
     }
-    for (size_t i = 0; i < TILE_ROWS; i++)
-        for (size_t j = 0; j < vectors; j++)
-            vf_store(c + i * c_row + j * VL, acc[i][j]);
+    for (size_t k = 0; k < K; k++, a += a_col, b += b_row) {
+        row_load(x, b, vectors);
+        row_fma(r0, a[0], x, vectors);
+        row_fma(r1, a[a_row], x, vectors);
+        row_fma(r2, a[2 * a_row], x, vectors);
+        row_fma(r3, a[3 * a_row], x, vectors);
+    }
+    row_store(r0, c, vectors);
+    row_store(r1, c + c_row, vectors);
+    row_store(r2, c + 2 * c_row, vectors);
+    row_store(r3, c + 3 * c_row, vectors);
 }
 
 /* C (M, N) = or += A (M, K) B (K, N). M and N are multiples of PAD; A(i, k) = a[i * a_row + k *
@@ -62,13 +103,15 @@ SIMD_FN void pack(float *to, const float *from, size_t from_row, float scale, si
     }
 }
 
-/* to (D, TP) = from (T, D) transposed */
-SIMD_FN void pack_transposed(float *to, const float *from, size_t from_row, size_t T, size_t D,
-                             size_t TP) {
-    for (size_t t0 = 0; t0 < TP; t0 += PAD)
-        for (size_t d = 0; d < D; d++)
-            for (size_t t = t0; t < t0 + PAD; t++)
-                to[d * TP + t] = t < T ? from[t * from_row + d] : 0.0f;
+/* The rows of panel (TP, DP) transposed block by block: that of rows from t0 on is (D, rows) at to
+ * + t0 * D. */
+SIMD_FN void transpose(float *to, const float *panel, size_t D, size_t TP, size_t DP) {
+    for (size_t t0 = 0; t0 < TP; t0 += BLOCK) {
+        size_t rows = TP - t0 < BLOCK ? TP - t0 : BLOCK;
+        for (size_t d = 0; d < D; d++, to += rows)
+            for (size_t t = 0; t < rows; t++)
+                to[t] = panel[(t0 + t) * DP + d];
+    }
 }
 
 /* to (T, D) = scale * from (., DP) */
@@ -86,7 +129,7 @@ SIMD_FN void unpack(float *to, size_t to_row, const float *from, float scale, si
  * four only. */
 struct panels {
     size_t TP, DP;
-    float *q, *kt, *v, *out; /* (TP, DP), kt (D, TP) */
+    float *q, *kt, *v, *out; /* (TP, DP), kt (D, TP) by blocks */
     float *k, *vt, *dout, *dq, *dk, *dv;
     float *s, *ds; /* (BLOCK, BLOCK) */
     float *delta;  /* (TP) sum over D of dout * out */
@@ -150,7 +193,8 @@ SIMD_FN void k_attention_forward(const struct cpu_head *h, float *scratch) {
     struct panels p = panels_of(scratch, h->T, h->D);
     float max[BLOCK], sum[BLOCK];
     pack(p.q, h->q, h->qkv_row_elems, 1.0f / sqrtf((float)h->D), h->T, h->D, p.TP, p.DP);
-    pack_transposed(p.kt, h->k, h->qkv_row_elems, h->T, h->D, p.TP);
+    pack(p.k, h->k, h->qkv_row_elems, 1.0f, h->T, h->D, p.TP, p.DP);
+    transpose(p.kt, p.k, h->D, p.TP, p.DP);
     pack(p.v, h->v, h->qkv_row_elems, 1.0f, h->T, h->D, p.TP, p.DP);
     for (size_t i0 = 0; i0 < p.TP; i0 += BLOCK) {
         size_t rows = block_rows(i0, p.TP);
@@ -161,8 +205,8 @@ SIMD_FN void k_attention_forward(const struct cpu_head *h, float *scratch) {
         }
         for (size_t j0 = 0; j0 <= i0; j0 += BLOCK) {
             size_t columns = block_rows(j0, p.TP);
-            multiply(rows, columns, h->D, p.q + i0 * p.DP, p.DP, 1, p.kt + j0, p.TP, p.s, BLOCK,
-                     false);
+            multiply(rows, columns, h->D, p.q + i0 * p.DP, p.DP, 1, p.kt + j0 * h->D, columns, p.s,
+                     BLOCK, false);
             online_softmax(p.s, out, p.DP, max, sum, rows, columns, i0, j0, h->T);
             multiply(rows, p.DP, columns, p.s, BLOCK, 1, p.v + j0 * p.DP, p.DP, out, p.DP, j0 > 0);
         }
@@ -211,16 +255,17 @@ SIMD_FN void k_attention_backward(const struct cpu_head *h, float *scratch) {
     pack(p.q, h->q, row, scale, T, D, TP, DP);
     pack(p.k, h->k, row, 1.0f, T, D, TP, DP);
     pack(p.dout, h->dout, h->out_row_elems, 1.0f, T, D, TP, DP);
-    pack_transposed(p.kt, h->k, row, T, D, TP);
-    pack_transposed(p.vt, h->v, row, T, D, TP);
+    pack(p.dv, h->v, row, 1.0f, T, D, TP, DP); /* only to be transposed */
+    transpose(p.kt, p.k, D, TP, DP);
+    transpose(p.vt, p.dv, D, TP, DP);
     backward_delta(h, &p);
     for (size_t j0 = 0; j0 < TP; j0 += BLOCK) {
         size_t columns = block_rows(j0, TP);
         for (size_t i0 = j0; i0 < TP; i0 += BLOCK) {
             size_t rows = block_rows(i0, TP);
             float *dout = p.dout + i0 * DP, *q = p.q + i0 * DP;
-            multiply(rows, columns, D, q, DP, 1, p.kt + j0, TP, p.s, BLOCK, false);
-            multiply(rows, columns, D, dout, DP, 1, p.vt + j0, TP, p.ds, BLOCK, false);
+            multiply(rows, columns, D, q, DP, 1, p.kt + j0 * D, columns, p.s, BLOCK, false);
+            multiply(rows, columns, D, dout, DP, 1, p.vt + j0 * D, columns, p.ds, BLOCK, false);
             backward_softmax(h, &p, rows, columns, i0, j0);
             multiply(columns, DP, rows, p.s, 1, BLOCK, dout, DP, p.dv + j0 * DP, DP, i0 > j0);
             multiply(columns, DP, rows, p.ds, 1, BLOCK, q, DP, p.dk + j0 * DP, DP, i0 > j0);
