@@ -35,7 +35,15 @@ enum fixed_file {
 };
 
 /* Index of KEY_RANK. */
-enum rank_file { RANK_DIR, RANK_STATE, RANK_LAST_SEEN, RANK_MEMORY, RANK_HOLDS, RANK_FILE_COUNT };
+enum rank_file {
+    RANK_DIR,
+    RANK_STATE,
+    RANK_LAST_SEEN,
+    RANK_MEMORY,
+    RANK_PID,
+    RANK_HOLDS,
+    RANK_FILE_COUNT
+};
 
 /* The files of live/, a pin or a snapshot: index = kind, array, number. */
 enum bundle_kind {

@@ -402,6 +402,7 @@ const char *status_rank_file_name(uint32_t file) {
                                                        [RANK_STATE] = "state",
                                                        [RANK_LAST_SEEN] = "last_seen",
                                                        [RANK_MEMORY] = "memory",
+                                                       [RANK_PID] = "pid",
                                                        [RANK_HOLDS] = "holds"};
     return names[file];
 }
@@ -432,6 +433,9 @@ struct text *status_rank_text(const struct world *world, uint32_t rank, uint32_t
     case RANK_MEMORY:
         enc_printf(&e, "rss_bytes\t%" PRIu64 "\ntake_bytes\t%" PRIu64 "\n", t->rss_bytes,
                    t->take_bytes);
+        break;
+    case RANK_PID:
+        enc_printf(&e, "%" PRIu64 "\n", t->pid);
         break;
     default:
         print_holds(world, rank, &e);
