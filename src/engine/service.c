@@ -48,7 +48,7 @@ struct service {
     struct outgoing *first, **last;
     int *doorbells; /* rank 0: [world_size], -1 until the supervisor sent it */
     uint32_t doorbell_count;
-    bool closing;
+    bool closing, orphaned;
     uint64_t next_alive_ms;
 };
 
@@ -84,7 +84,13 @@ void service_send(struct service *s, uint16_t type, const void *msg) {
 }
 
 /* The supervisor is the life of all: without it nobody would ever end this process. */
-static void __attribute__((noreturn)) service_orphaned(const char *why) {
+static void service_orphaned(struct service *s, const char *why) {
+    pthread_mutex_lock(&s->lock);
+    bool closing = s->closing;
+    s->orphaned = true;
+    pthread_mutex_unlock(&s->lock);
+    if (closing)
+        return; /* it ends anyhow, with a status of its own */
     log_warn("the supervisor is gone (%s): this rank ends", why);
     _exit(1);
 }
@@ -106,8 +112,10 @@ static void service_flush_queue(struct service *s) {
                                                o->payload.len_bytes, NULL, 0);
         enc_free(&o->payload);
         free(o);
-        if (rc != 0)
-            service_orphaned(err_name(-rc));
+        if (rc != 0) {
+            service_orphaned(s, err_name(-rc));
+            return;
+        }
     }
 }
 
@@ -134,7 +142,8 @@ static void service_new_daemon(struct service *s, uint64_t session, int fd) {
 
 static void service_keep_doorbell(struct service *s, uint32_t rank, int fd) {
     pthread_mutex_lock(&s->lock);
-    if (s->doorbells != NULL && rank < s->args.world_size && s->doorbells[rank] < 0) {
+    /* Its own is not among those that it rings. */
+    if (s->doorbells != NULL && rank != 0 && rank < s->args.world_size && s->doorbells[rank] < 0) {
         s->doorbells[rank] = fd;
         s->doorbell_count++;
         pthread_cond_broadcast(&s->doorbells_complete);
@@ -202,6 +211,24 @@ static int service_config(struct service *s, const struct blob *text) {
     return rc;
 }
 
+/* What the supervisor may say: a message of another type would not fit where it is decoded. */
+static bool service_obeys(uint16_t type) {
+    switch (type) {
+    case MSG_DOORBELL:
+    case MSG_DAEMON_LINK:
+    case MSG_ORDERS:
+    case MSG_TAKE_RESERVE:
+    case MSG_TAKE_FIX:
+    case MSG_TAKE_WRITE:
+    case MSG_TAKE_RELEASE:
+    case MSG_RESTORE:
+    case MSG_QUIT:
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* One case a message; the messages themselves are carried out elsewhere. */
 static int service_supervisor_frame(struct service *s, struct frame *f) {
     union {
@@ -215,7 +242,9 @@ static int service_supervisor_frame(struct service *s, struct frame *f) {
         struct msg_restore restore;
         struct msg_quit quit;
     } *m = calloc(1, sizeof(*m));
-    int rc = m != NULL ? msg_decode(f->type, f->payload, f->len_bytes, m) : -ENOMEM;
+    int rc = m != NULL ? -EPROTO : -ENOMEM;
+    if (m != NULL && service_obeys(f->type))
+        rc = msg_decode(f->type, f->payload, f->len_bytes, m);
     if (rc != 0)
         goto out;
     bool first = s->args.inbox != NULL;
@@ -251,7 +280,8 @@ static int service_supervisor_frame(struct service *s, struct frame *f) {
         break;
     }
     case MSG_TAKE_RELEASE:
-        wides_release(s->wides, m->release.number);
+        if (wides_release(s->wides, m->release.number) != 0)
+            service_drop_daemon(s, "it does not read");
         break;
     case MSG_RESTORE:
         rc = first ? inbox_put_restore(s->args.inbox, m->restore.command, m->restore.dir) : -EPROTO;
@@ -276,6 +306,8 @@ static int service_daemon_frame(struct service *s, const struct frame *f) {
         struct msg_take_release release;
         struct msg_take_fix fix;
     } m;
+    if (f->type != MSG_TAKE && f->type != MSG_TAKE_RELEASE && f->type != MSG_TAKE_FIX)
+        return -EPROTO;
     int rc = msg_decode(f->type, f->payload, f->len_bytes, &m);
     if (rc != 0)
         return rc;
@@ -302,7 +334,7 @@ static void service_read_supervisor(struct service *s) {
     while ((rc = link_next(s->supervisor, &f)) == 1)
         (void)service_supervisor_frame(s, &f);
     if (filled != 0 || rc < 0)
-        service_orphaned(err_name(filled != 0 ? -filled : -rc));
+        service_orphaned(s, err_name(filled != 0 ? -filled : -rc));
 }
 
 static void service_read_daemon(struct service *s) {
@@ -351,9 +383,9 @@ static void service_copies(struct service *s) {
     do {
         while ((h = arrays_next_done(s->args.arrays)) != NULL) {
             const struct hold_owner *owner = h->owner;
-            if (owner->kind == OWNER_WIDE)
-                wides_finished(s->wides, h);
-            else if (takes_finished(s->takes, h) != 0)
+            int rc = owner->kind == OWNER_WIDE ? wides_finished(s->wides, h)
+                                               : takes_finished(s->takes, h);
+            if (rc != 0)
                 service_drop_daemon(s, "it does not read");
         }
     } while (arrays_serve(s->args.arrays));
@@ -361,10 +393,10 @@ static void service_copies(struct service *s) {
 
 static bool service_done(struct service *s, uint64_t *deadline_ms) {
     pthread_mutex_lock(&s->lock);
-    bool closing = s->closing, queued = s->first != NULL;
+    bool closing = s->closing, orphaned = s->orphaned, queued = s->first != NULL;
     pthread_mutex_unlock(&s->lock);
-    if (!closing)
-        return false;
+    if (!closing || orphaned)
+        return orphaned;
     if (*deadline_ms == 0)
         *deadline_ms = now_ms() + SERVICE_CLOSE_MS;
     return (!queued && !link_wants_write(s->supervisor)) || now_ms() >= *deadline_ms;
@@ -390,13 +422,13 @@ static void *service_main(void *arg) {
         uint64_t now = now_ms();
         int wait_ms = s->next_alive_ms > now ? (int)(s->next_alive_ms - now) : 0;
         if (poll(p, 4, deadline_ms != 0 ? 10 : wait_ms) < 0 && errno != EINTR)
-            service_orphaned("poll failed");
+            service_orphaned(s, "poll failed");
         if (p[0].revents != 0)
             eventfd_drain(s->wake_fd);
         if (p[1].revents != 0)
             eventfd_drain(p[1].fd);
         service_copies(s);
-        if ((p[3].revents & POLLOUT) != 0 && link_flush(s->daemon) != 0)
+        if (s->daemon != NULL && (p[3].revents & POLLOUT) != 0 && link_flush(s->daemon) != 0)
             service_drop_daemon(s, "it does not read");
         if (s->daemon != NULL && (p[3].revents & (POLLIN | POLLHUP | POLLERR)) != 0)
             service_read_daemon(s);

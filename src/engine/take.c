@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "engine/pool.h"
@@ -18,6 +19,7 @@ struct take {
     uint64_t session, number, try;
     struct hold hold;
     struct pool_part part;
+    bool answered; /* the newest try has its last answer: the hold is in nobody's hands */
 };
 
 struct takes {
@@ -29,9 +31,19 @@ struct takes {
     struct link *daemon;
     uint64_t session;
     uint8_t *segment_sent; /* by segment id: the daemon of this session has its descriptor */
-    pthread_mutex_t lock;  /* buckets: the main thread looks up, the service thread changes */
+    bool segments_shown;   /* any */
+    /* The buckets, and who has the hold of a take in hand: the main thread fixes while the service
+     * thread asks again or answers. */
+    pthread_mutex_t lock;
     struct take *buckets[TAKES_BUCKETS];
 };
+
+/* The first reader should not pay for touching fresh memory. */
+static void takes_warm(struct takes *t) {
+    struct pool_part warm;
+    if (pool_get(t->pool, 1, &warm) == 0)
+        pool_put(t->pool, &warm);
+}
 
 struct takes *takes_open(struct arrays *a, const struct layout *l, uint32_t rank, uint64_t epoch,
                          size_t limit_bytes) {
@@ -51,10 +63,7 @@ struct takes *takes_open(struct arrays *a, const struct layout *l, uint32_t rank
         return NULL;
     }
     pthread_mutex_init(&t->lock, NULL);
-    /* The first reader of a run should not pay for touching fresh memory. */
-    struct pool_part warm;
-    if (pool_get(t->pool, 1, &warm) == 0)
-        pool_put(t->pool, &warm);
+    takes_warm(t);
     return t;
 }
 
@@ -97,8 +106,14 @@ void takes_close(struct takes *t) {
 
 void takes_set_daemon(struct takes *t, struct link *daemon, uint64_t session) {
     takes_drop_all(t);
-    for (size_t i = 0; i < TAKES_MAX_SEGMENT_IDS; i++)
-        t->segment_sent[i] = 0;
+    /* A daemon whose link was lost may live on and serve what it was given: memory that it has seen
+     * is never written again. */
+    if (t->segments_shown) {
+        pool_forget(t->pool);
+        takes_warm(t);
+        memset(t->segment_sent, 0, TAKES_MAX_SEGMENT_IDS);
+        t->segments_shown = false;
+    }
     t->daemon = daemon;
     t->session = session;
 }
@@ -109,10 +124,12 @@ static int takes_reply(struct takes *t, const struct take *k, enum take_state st
                                .try = k->try,
                                .epoch = t->epoch,
                                .state = state,
-                               .code = (uint32_t)code,
-                               .gen = k->hold.gen,
-                               .step = k->hold.step};
+                               .code = (uint32_t)code};
     int fd = -1;
+    if (state != TAKE_HELD) { /* a hold that waits is the main thread's */
+        r.gen = k->hold.gen;
+        r.step = k->hold.step;
+    }
     if (state == TAKE_COPY) {
         r.offset_bytes = k->part.offset_bytes;
         r.segment = k->part.segment;
@@ -122,15 +139,17 @@ static int takes_reply(struct takes *t, const struct take *k, enum take_state st
     }
     if (t->daemon == NULL)
         return 0;
+    t->segments_shown = t->segments_shown || fd >= 0;
     int rc = msg_send(t->daemon, MSG_TAKE_REPLY, 0, &r, &fd, fd >= 0 ? 1 : 0);
     if (rc == 0 && fd >= 0 && r.segment < TAKES_MAX_SEGMENT_IDS)
         t->segment_sent[r.segment] = 1;
     return rc;
 }
 
-static int takes_reply_done(struct takes *t, const struct take *k) {
+static int takes_reply_done(struct takes *t, struct take *k) {
     static const enum take_state states[] = {
         [HOLD_COPIED] = TAKE_COPY, [HOLD_NONE] = TAKE_NONE, [HOLD_PASSED] = TAKE_PASSED};
+    k->answered = true;
     return takes_reply(t, k, states[k->hold.result], 0);
 }
 
@@ -189,18 +208,23 @@ int takes_request(struct takes *t, const struct msg_take *m) {
     } else if (m->try <= k->try || k->hold.array != (enum array)m->array ||
                k->hold.unit != m->unit || k->hold.lo != m->lo || k->hold.hi != m->hi) {
         return 0; /* repeated or late: the newest try counts */
-    } else {
-        arrays_cancel(t->arrays, &k->hold);
     }
+    pthread_mutex_lock(&t->lock);
+    arrays_cancel(t->arrays, &k->hold);
     k->try = m->try;
     k->hold.want_gen = m->want_gen;
-    if (!arrays_take(t->arrays, &k->hold))
-        return takes_reply(t, k, TAKE_HELD, 0);
-    return takes_reply_done(t, k);
+    k->answered = false;
+    int rc =
+        arrays_take(t->arrays, &k->hold) ? takes_reply_done(t, k) : takes_reply(t, k, TAKE_HELD, 0);
+    pthread_mutex_unlock(&t->lock);
+    return rc;
 }
 
 int takes_finished(struct takes *t, struct hold *h) {
-    return takes_reply_done(t, (struct take *)h->owner);
+    pthread_mutex_lock(&t->lock);
+    int rc = takes_reply_done(t, (struct take *)h->owner);
+    pthread_mutex_unlock(&t->lock);
+    return rc;
 }
 
 void takes_release(struct takes *t, uint64_t session, uint64_t number) {
@@ -217,8 +241,13 @@ void takes_release(struct takes *t, uint64_t session, uint64_t number) {
 void takes_fix(struct takes *t, uint64_t session, uint64_t number) {
     pthread_mutex_lock(&t->lock);
     struct take *k = *takes_slot(t, session, number);
-    if (k != NULL)
+    if (k != NULL) {
+        /* What was answered is not what the others have: all copy again. */
+        if (k->answered)
+            k->hold.state = HOLD_IDLE;
+        k->answered = false;
         arrays_fix(t->arrays, &k->hold);
+    }
     pthread_mutex_unlock(&t->lock);
 }
 

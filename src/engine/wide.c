@@ -26,7 +26,7 @@ struct wide {
     struct segment memory;
     struct hold *holds; /* one for each (array in the mask, unit) */
     uint32_t hold_count, left_count;
-    uint64_t gen, step;
+    uint64_t gen, step; /* of the boundary that fixed it */
 };
 
 /* What a writer thread works on; owned by it until `finished`. */
@@ -46,10 +46,13 @@ struct wides {
     const struct layout *layout;
     uint32_t rank;
     uint64_t epoch;
-    pthread_mutex_t lock; /* the list and the state of its members: the main thread fixes */
+    /* The list, and `released`, state and version of its members: the main thread fixes. Only the
+     * service thread changes the list. */
+    pthread_mutex_t lock;
     struct wide *list;
     struct segment spare;  /* memory of the last snapshot, for the next one */
     struct writer *writer; /* NULL: none runs */
+    struct writer *next;   /* starts when the one that runs, which is cancelled, has ended */
     atomic_size_t used_bytes;
 };
 
@@ -66,6 +69,13 @@ struct wides *wides_open(struct service *s, struct arrays *a, const struct layou
     w->spare = SEGMENT_EMPTY;
     pthread_mutex_init(&w->lock, NULL);
     return w;
+}
+
+static enum wide_state wide_state(struct wides *w, const struct wide *x) {
+    pthread_mutex_lock(&w->lock);
+    enum wide_state state = x->state;
+    pthread_mutex_unlock(&w->lock);
+    return state;
 }
 
 static struct wide *wides_find(struct wides *w, uint64_t take) {
@@ -146,10 +156,12 @@ void wides_reserve(struct wides *w, const struct msg_take_reserve *m) {
         return;
     }
     struct wide *x = calloc(1, sizeof(*x));
-    int rc =
-        x != NULL && (m->array_mask & ~ARRAY_MASK_ALL) == 0 && m->array_mask != 0 ? 0 : -ENOMEM;
-    if (rc == 0) {
+    int rc = -ENOMEM;
+    if (x != NULL) {
         x->memory = SEGMENT_EMPTY;
+        rc = (m->array_mask & ~ARRAY_MASK_ALL) == 0 && m->array_mask != 0 ? 0 : -EINVAL;
+    }
+    if (rc == 0) {
         x->owner.kind = OWNER_WIDE;
         x->take = m->take;
         x->array_mask = m->array_mask;
@@ -164,9 +176,10 @@ void wides_reserve(struct wides *w, const struct msg_take_reserve *m) {
         w->list = x;
         pthread_mutex_unlock(&w->lock);
     } else if (x != NULL) {
-        log_warn("no memory for take %llu of %llu bytes", (unsigned long long)m->take,
+        log_warn("no memory for take %llu of %llu bytes: %s", (unsigned long long)m->take,
                  (unsigned long long)layout_dump_bytes(w->layout, m->array_mask & ARRAY_MASK_ALL,
-                                                       w->rank));
+                                                       w->rank),
+                 err_name(-rc));
         wide_free(w, x);
     }
     answer.code = rc == 0 ? 0 : ENOBUFS;
@@ -199,26 +212,25 @@ static int wide_offer(struct wides *w, const struct wide *x, struct link *daemon
 int wides_offer_all(struct wides *w, struct link *daemon) {
     int rc = 0;
     for (struct wide *x = w->list; x != NULL && rc == 0; x = x->next)
-        if (x->state == WIDE_COPIED && !x->keep && !x->released)
+        if (!x->keep && !x->released && wide_state(w, x) == WIDE_COPIED)
             rc = wide_offer(w, x, daemon);
     return rc;
 }
 
-void wides_finished(struct wides *w, struct hold *h) {
+int wides_finished(struct wides *w, struct hold *h) {
     struct wide *x = (struct wide *)h->owner;
     /* An array without content (gradients right after a restore): the dump has zeros, never what
      * lay there before. */
     if (h->result == HOLD_NONE)
         memset(h->dst, 0, (h->hi - h->lo) * TENSOR_ELEM_BYTES);
     if (--x->left_count > 0)
-        return;
+        return 0;
     pthread_mutex_lock(&w->lock);
     x->state = WIDE_COPIED;
     pthread_mutex_unlock(&w->lock);
     struct msg_take_done done = {.take = x->take, .gen = x->gen, .step = x->step};
     service_send(w->service, MSG_TAKE_DONE, &done);
-    if (!x->keep)
-        (void)wide_offer(w, x, service_daemon(w->service)); /* a dead link shows at its next use */
+    return x->keep ? 0 : wide_offer(w, x, service_daemon(w->service));
 }
 
 static void *writer_main(void *arg) {
@@ -260,32 +272,59 @@ static void wides_write_failed(struct wides *w, uint64_t take, int code, const c
     free(m);
 }
 
-void wides_write(struct wides *w, const struct msg_take_write *order, const char *train_state) {
-    wides_reap(w);
-    struct wide *x = wides_find(w, order->take);
-    if (x == NULL || x->state != WIDE_COPIED || w->writer != NULL) {
-        wides_write_failed(w, order->take, w->writer != NULL ? EBUSY : ENOENT,
-                           w->writer != NULL ? "another snapshot is being written"
-                                             : "there is no such take");
+static void writer_free(struct writer *r) {
+    if (r == NULL)
         return;
-    }
+    free(r->train_state);
+    free(r);
+}
+
+static struct writer *writer_new(struct wides *w, struct wide *x,
+                                 const struct msg_take_write *order, const char *train_state) {
     struct writer *r = calloc(1, sizeof(*r));
-    if (r == NULL) {
-        wides_write_failed(w, order->take, ENOMEM, "no memory for the writer");
-        return;
-    }
+    if (r == NULL)
+        return NULL;
     r->wides = w;
     r->wide = x;
     r->order = *order;
-    r->train_state = train_state != NULL ? strdup(train_state) : NULL;
+    if (train_state != NULL && (r->train_state = strdup(train_state)) == NULL) {
+        writer_free(r);
+        return NULL;
+    }
+    return r;
+}
+
+static void writer_start(struct wides *w, struct writer *r) {
     int rc = pthread_create(&r->thread, NULL, writer_main, r);
     if (rc != 0) {
-        free(r->train_state);
-        free(r);
-        wides_write_failed(w, order->take, rc, "the writer thread could not be started");
+        wides_write_failed(w, r->order.take, rc, "the writer thread could not be started");
+        writer_free(r);
         return;
     }
     w->writer = r;
+}
+
+void wides_write(struct wides *w, const struct msg_take_write *order, const char *train_state) {
+    wides_reap(w);
+    struct wide *x = wides_find(w, order->take);
+    if (x == NULL || wide_state(w, x) != WIDE_COPIED) {
+        wides_write_failed(w, order->take, ENOENT, "there is no such take");
+        return;
+    }
+    if ((w->writer != NULL && w->writer->wide == x) || (w->next != NULL && w->next->wide == x))
+        return; /* repeated */
+    /* A cancelled writer may still be in its fsync: the next one waits for it. */
+    if (w->writer != NULL && (!w->writer->wide->released || w->next != NULL)) {
+        wides_write_failed(w, order->take, EBUSY, "another snapshot is being written");
+        return;
+    }
+    struct writer *r = writer_new(w, x, order, train_state);
+    if (r == NULL)
+        wides_write_failed(w, order->take, ENOMEM, "no memory for the writer");
+    else if (w->writer != NULL)
+        w->next = r;
+    else
+        writer_start(w, r);
 }
 
 void wides_reap(struct wides *w) {
@@ -293,37 +332,48 @@ void wides_reap(struct wides *w) {
     if (r == NULL || !atomic_load(&r->finished))
         return;
     pthread_join(r->thread, NULL);
-    w->writer = NULL;
     struct wide *x = r->wide;
-    free(r->train_state);
-    free(r);
+    writer_free(r);
+    r = w->next;
+    w->writer = w->next = NULL;
     if (x->released) {
         wides_unlink(w, x);
         wide_free(w, x);
     }
+    if (r != NULL)
+        writer_start(w, r);
 }
 
-void wides_release(struct wides *w, uint64_t take) {
+int wides_release(struct wides *w, uint64_t take) {
     struct wide *x = wides_find(w, take);
     if (x == NULL)
-        return;
+        return 0;
     if (w->writer != NULL && w->writer->wide == x) {
+        pthread_mutex_lock(&w->lock);
         x->released = true; /* freed when its writer has ended */
+        pthread_mutex_unlock(&w->lock);
         w->writer->cancel = true;
         wides_reap(w);
-        return;
+        return 0;
     }
-    if (!x->keep && x->state == WIDE_COPIED && service_daemon(w->service) != NULL) {
+    if (w->next != NULL && w->next->wide == x) {
+        writer_free(w->next);
+        w->next = NULL;
+    }
+    struct link *daemon = service_daemon(w->service);
+    int rc = 0;
+    if (!x->keep && daemon != NULL && wide_state(w, x) == WIDE_COPIED) {
         struct msg_wide_gone gone = {.take = take};
-        (void)msg_send(service_daemon(w->service), MSG_WIDE_GONE, 0, &gone, NULL, 0);
+        rc = msg_send(daemon, MSG_WIDE_GONE, 0, &gone, NULL, 0);
     }
     wides_unlink(w, x);
     wide_free(w, x);
+    return rc;
 }
 
 bool wides_step(struct wides *w, uint64_t take, uint64_t *step) {
     struct wide *x = wides_find(w, take);
-    if (x == NULL || x->state == WIDE_RESERVED)
+    if (x == NULL || wide_state(w, x) == WIDE_RESERVED)
         return false;
     *step = x->step;
     return true;
@@ -337,9 +387,9 @@ void wides_close(struct wides *w) {
     if (w->writer != NULL) {
         w->writer->cancel = true;
         pthread_join(w->writer->thread, NULL);
-        free(w->writer->train_state);
-        free(w->writer);
+        writer_free(w->writer);
     }
+    writer_free(w->next);
     while (w->list != NULL) {
         struct wide *x = w->list;
         w->list = x->next;

@@ -22,10 +22,13 @@ void wides_close(struct wides *w);
 
 /* Memory for the dump, touched; answers MSG_TAKE_RESERVED. */
 void wides_reserve(struct wides *w, const struct msg_take_reserve *m);
-void wides_release(struct wides *w, uint64_t take);
-/* Starts writing; MSG_TAKE_WRITTEN follows. train_state: JSON, copied; NULL on ranks but 0. */
+/* -errno: the daemon's link is dead. */
+int wides_release(struct wides *w, uint64_t take);
+/* Starts writing, after a writer that was cancelled has ended; MSG_TAKE_WRITTEN follows.
+ * train_state: JSON, copied; NULL on ranks but 0. */
 void wides_write(struct wides *w, const struct msg_take_write *m, const char *train_state);
-void wides_finished(struct wides *w, struct hold *h);
+/* -errno: the daemon's link is dead. */
+int wides_finished(struct wides *w, struct hold *h);
 /* Offers what is COPIED and not for a snapshot to a new daemon. -errno: the link is dead. */
 int wides_offer_all(struct wides *w, struct link *daemon);
 /* Ends what a finished writer left; call when service_wake was rung. */

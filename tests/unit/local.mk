@@ -99,3 +99,7 @@ tests_unit_test_link_faults_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=sendmsg -Wl,--wra
 gfs_unit_tests += tests/unit/test_msg
 tests_unit_test_msg_SOURCES = tests/unit/test_msg.c $(gfs_link_harness)
 gfs_test_scripts += tests/unit/msg_fields.sh tests/unit/headers.sh
+gfs_service_rig = $(gfs_engine_world) tests/unit/service_rig.c tests/unit/service_rig.h
+gfs_unit_tests += tests/unit/test_service
+tests_unit_test_service_SOURCES = tests/unit/test_service.c $(gfs_service_rig)
+tests_unit_test_service_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
