@@ -524,8 +524,12 @@ void config_clear_paths(struct config *c, const struct knob *k) {
         *(char *)field_of(c, k) = '\0';
 }
 
-/* The shortest decimal that reads back as x. */
+/* The shortest decimal that reads back as x; whole numbers without an exponent. */
 static void print_f64(double x, char out[32]) {
+    if (x < count_max && x > -count_max && x == (double)(int64_t)x) {
+        snprintf(out, 32, "%.0f", x);
+        return;
+    }
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(out, 32, "%.*g", digits, x);
         if (strtod(out, NULL) == x)

@@ -6,25 +6,22 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "wire/msg.h"
 
 struct peer {
     struct loop *loop;
     struct link *link;
-    struct frame frame; /* lives as long as the link: it remembers the last one */
+    struct frame frame;
     peer_frame_fn *on_frame;
     peer_end_fn *on_end;
     void *arg;
     struct loop_timer end_timer; /* calls on_end from the loop */
-    bool dead, in_handler, closed;
+    bool dead;                   /* not watched any more; end_timer is set, or was */
+    bool in_handler, closed;
 };
 
 static void peer_free(struct peer *p) {
-    for (uint32_t i = 0; i < p->frame.fd_count; i++)
-        if (p->frame.fds[i] >= 0)
-            close(p->frame.fds[i]);
     link_close(p->link);
     free(p);
 }
@@ -44,11 +41,6 @@ static void die(struct peer *p) {
     loop_timer_set(p->loop, &p->end_timer, 0);
 }
 
-static void on_end_timer(void *arg) {
-    struct peer *p = arg;
-    p->on_end(p->arg, p);
-}
-
 /* Hands out what is complete. False when the peer was closed by its handler. */
 static bool deliver(struct peer *p) {
     int rc;
@@ -64,6 +56,14 @@ static bool deliver(struct peer *p) {
     if (rc < 0)
         die(p);
     return true;
+}
+
+/* A peer that no longer listens may have said why before. */
+static void on_end_timer(void *arg) {
+    struct peer *p = arg;
+    link_fill(p->link);
+    if (deliver(p))
+        p->on_end(p->arg, p);
 }
 
 static void on_ready(void *arg, short revents) {

@@ -103,3 +103,11 @@ gfs_service_rig = $(gfs_engine_world) tests/unit/service_rig.c tests/unit/servic
 gfs_unit_tests += tests/unit/test_service
 tests_unit_test_service_SOURCES = tests/unit/test_service.c $(gfs_service_rig)
 tests_unit_test_service_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+
+# The supervisor.
+gfs_unit_tests += tests/unit/test_knobs tests/unit/test_goal tests/unit/test_ledger
+tests_unit_test_knobs_SOURCES = tests/unit/test_knobs.c
+tests_unit_test_goal_SOURCES = tests/unit/test_goal.c
+tests_unit_test_goal_LDADD = $(GFS_RUN_LINK) $(CMOCKA_LIBS)
+tests_unit_test_ledger_SOURCES = tests/unit/test_ledger.c
+tests_unit_test_ledger_LDADD = $(GFS_RUN_LINK) $(CMOCKA_LIBS)
