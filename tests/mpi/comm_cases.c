@@ -62,6 +62,20 @@ static void fixture_open(struct fixture *f, struct err *err) {
     }
 }
 
+static void fixture_close(struct fixture *f) {
+    for (uint32_t u = 0; u < UNIT_COUNT; u++)
+        if (f->ops->shard(f->comm, u) == NULL)
+            free(f->shards[u]);
+    for (uint32_t s = 0; s < COMM_GRAD_SLOTS; s++)
+        if (f->ops->grad_buffer(f->comm, s) == NULL)
+            free(f->full[s]);
+    free(f->gathered);
+    free(f->reduced);
+    f->ops->close(f->comm);
+    f->device->stream_close(f->dev, f->stream);
+    f->device->close(f->dev);
+}
+
 /* Small whole numbers: every sum of them is exact. */
 static float value(uint32_t rank, uint32_t unit, uint64_t i, uint32_t turn) {
     return (float)((rank * 7 + unit * 31 + i % 1009 + turn * 3) % 8191);
@@ -303,7 +317,7 @@ int main(int argc, char **argv) {
                    cases[i].name);
         fflush(stdout);
     }
-    f.ops->close(f.comm);
+    fixture_close(&f);
     comm_world_finalize();
     return failed > 0;
 }
