@@ -70,7 +70,8 @@ int catalogue_image(const char *run_dir, uint8_t **image, size_t *len_bytes, str
     int primary = code & 0xff;
     if (primary == SQLITE_CANTOPEN || primary == SQLITE_READONLY) {
         /* Where nothing may be written, not even the index of the journal, nobody else writes. */
-        strcat(uri, "?immutable=1");
+        size_t len = strlen(uri);
+        snprintf(uri + len, sizeof(uri) - len, "?immutable=1");
         code = image_serialize(uri, &data, &bytes);
     }
     if (code != SQLITE_OK)

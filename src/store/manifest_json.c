@@ -65,7 +65,7 @@ int manifest_json_text(const json_t *object, const char *what, const char *key, 
 
 int manifest_json_word(const json_t *object, const char *what, const char *key, const char *word,
                        struct err *err) {
-    const char *text;
+    const char *text = "";
     int rc = manifest_json_text(object, what, key, SIZE_MAX, &text, err);
     if (rc == 0 && strcmp(text, word) != 0)
         rc = err_set(err, EIO, "%s: %s is \"%.64s\" instead of \"%s\"", what, key, text, word);
@@ -87,7 +87,7 @@ int manifest_json_array(const json_t *object, const char *what, const char *key,
 /* 16 lower-case hexadecimal digits. */
 static int manifest_json_checksum(const json_t *object, const char *what, uint64_t *out,
                                   struct err *err) {
-    const char *text;
+    const char *text = "";
     int rc = manifest_json_text(object, what, "xxh3", 16, &text, err);
     if (rc != 0)
         return rc;

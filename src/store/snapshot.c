@@ -269,7 +269,7 @@ static bool snapshot_error_is_ours(int rc) {
 static int snapshot_list_one(const char *run_dir, int dirfd, const char *name,
                              struct snapshot_names *n, struct err *err) {
     struct stat st;
-    struct snapshot *s;
+    struct snapshot *s = NULL;
     struct err why = {0};
     if (!parse_name_ok(name))
         return 0;

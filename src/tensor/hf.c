@@ -205,35 +205,47 @@ static int hf_plan_files(struct hf_dir *d, const struct tensor_spec *tensors, co
     return rc;
 }
 
+/* Cuts, and plans the files into *d, which the caller frees also after a failure. */
+static int hf_plan_dir(const struct tensor_spec *tensors, uint32_t tensor_count,
+                       const char *config_text, const json_t *config, uint64_t max_shard_bytes,
+                       struct hf_dir *d, struct err *err) {
+    uint32_t *first = calloc((size_t)tensor_count + 2, sizeof(*first));
+    if (first == NULL) {
+        err_set(err, ENOMEM, "no memory for %u tensors", tensor_count);
+        return -ENOMEM;
+    }
+    int rc;
+    uint32_t files = hf_cut(tensors, tensor_count, max_shard_bytes, first);
+    if (files > HF_MAX_SHARDS) {
+        rc = err_set(err, EINVAL, "%u files of weights: shards are too small", files);
+        goto out;
+    }
+    d->files = calloc((size_t)files + HF_OTHER_FILES, sizeof(*d->files));
+    if (d->files == NULL)
+        rc = err_set(err, ENOMEM, "no memory for %u files", files);
+    else
+        rc = hf_plan_files(d, tensors, first, files, config_text, config, err);
+out:
+    free(first);
+    return rc;
+}
+
 int hf_dir_plan(const struct tensor_spec *tensors, uint32_t tensor_count, const char *config_text,
                 uint64_t max_shard_bytes, struct hf_dir *out, struct err *err) {
     struct hf_dir d = {0};
     json_error_t why;
     json_t *config = json_loads(config_text, JSON_REJECT_DUPLICATES, &why);
-    uint32_t *first = calloc((size_t)tensor_count + 2, sizeof(*first));
-    int rc = 0;
-    if (config == NULL && json_error_code(&why) != json_error_out_of_memory)
+    int rc;
+    if (config == NULL && json_error_code(&why) == json_error_out_of_memory)
+        rc = err_set(err, ENOMEM, "no memory for the model's config");
+    else if (config == NULL)
         rc = err_set(err, EINVAL, "the model's config: line %d: %s", why.line, why.text);
-    else if (config == NULL || first == NULL)
-        rc = err_set(err, ENOMEM, "no memory for the model's files");
     else if (!json_is_object(config))
         rc = err_set(err, EINVAL, "the model's config is not a JSON object");
-    if (rc != 0)
-        goto out;
-    uint32_t files = hf_cut(tensors, tensor_count,
-                            max_shard_bytes != 0 ? max_shard_bytes : HF_SHARD_BYTES, first);
-    if (files > HF_MAX_SHARDS) {
-        rc = err_set(err, EINVAL, "%u files of weights: shards are too small", files);
-        goto out;
-    }
-    d.files = calloc((size_t)files + HF_OTHER_FILES, sizeof(*d.files));
-    if (d.files == NULL)
-        rc = err_set(err, ENOMEM, "no memory for %u files", files);
     else
-        rc = hf_plan_files(&d, tensors, first, files, config_text, config, err);
-out:
+        rc = hf_plan_dir(tensors, tensor_count, config_text, config,
+                         max_shard_bytes != 0 ? max_shard_bytes : HF_SHARD_BYTES, &d, err);
     json_decref(config);
-    free(first);
     if (rc != 0)
         hf_dir_free(&d);
     else

@@ -96,7 +96,7 @@ static void crash_list_masks(const struct crash *c, struct crash_node *n) {
 static void crash_replay(struct crash *c) {
     for (uint32_t i = 0; i < c->point; i++) {
         const struct double_op *op = &c->d->ops[i];
-        struct crash_node *n = op->node >= 0 ? &c->nodes[op->node] : NULL;
+        struct crash_node *n = &c->nodes[op->kind == DO_MARK ? DOUBLE_ROOT : op->node];
         switch (op->kind) {
         case DO_MARK:
             crash_claim(c, op);
@@ -173,7 +173,7 @@ static void crash_data(const struct crash *c, int node, struct enc *out) {
             break;
         }
     }
-    if (from < to)
+    if (from < to && to <= all.len_bytes)
         memset(all.data + from, 0, to - from);
     enc_bytes(out, all.data, len < all.len_bytes ? len : all.len_bytes);
     enc_free(&all);

@@ -272,10 +272,7 @@ static void bad_texts_are_not_published(void **state) {
     struct snapshot_info info = fixture_info(&l, "a", 1, 1, MASK);
     assert_int_equal(fixture_begin_and_write(io, run_dir, &l, &info, entries, NULL), 0);
     const char *const *e = (const char *const *)entries;
-    memset(large, ' ', 5000);
-    memcpy(large, "{\"a\":\"", 6);
-    memset(large + 6, 'x', 4000);
-    memcpy(large + 4990, "\"}", 3);
+    snprintf(large, 5000, "{\"a\":\"%04096d\"}", 0);
     const char *const states[] = {"", "[]", "{", "{\"seed\":18446744073709551615}", large};
     for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
         struct err err = {0};
