@@ -67,7 +67,7 @@ static int mpi_open(uint32_t rank, uint32_t world_size, const uint64_t *shard_el
                        "MPI_Allreduce", err);
     if (rc == 0 && !ok)
         rc = err_set(err, ENOMEM, "no memory for the communicator");
-    if (rc != 0) {
+    if (rc != 0 || c == NULL || c->shard_elems == NULL) {
         mpi_close(c);
         return rc;
     }

@@ -3,9 +3,11 @@
 
 #include "engine/data_files.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -26,7 +28,8 @@ enum {
 };
 
 static int no_memory(struct err *err) {
-    return err_set(err, ENOMEM, "no memory for the list of data files");
+    (void)err_set(err, ENOMEM, "no memory for the list of data files");
+    return -ENOMEM;
 }
 
 /* ---- a growing list of paths */
@@ -62,16 +65,10 @@ static int path_list_add(struct path_list *l, char *path) {
 }
 
 static char *path_join(const char *dir, const char *name) {
-    size_t dir_len = strlen(dir), name_len = strlen(name);
-    bool slash = dir_len > 0 && dir[dir_len - 1] == '/';
-    char *path = malloc(dir_len + name_len + 2);
-    if (path == NULL)
-        return NULL;
-    memcpy(path, dir, dir_len);
-    if (!slash)
-        path[dir_len++] = '/';
-    memcpy(path + dir_len, name, name_len + 1);
-    return path;
+    size_t len = strlen(dir);
+    bool slash = len > 0 && dir[len - 1] == '/';
+    char *path = NULL;
+    return asprintf(&path, "%s%s%s", dir, slash ? "" : "/", name) < 0 ? NULL : path;
 }
 
 static int path_compare(const void *a, const void *b) {
@@ -185,7 +182,7 @@ static int file_load(struct data_file *f, struct err *err) {
         }
     }
     if (rc != 0)
-        rc = err_set(err, -rc, "data %s: %s", f->path, strerror(-rc));
+        (void)err_set(err, -rc, "data %s: %s", f->path, strerror(-rc));
 out:
     close(fd);
     return rc;
@@ -202,11 +199,12 @@ static int file_parse_llmc(struct data_file *f, struct err *err) {
                        "data %s: version %u of llm.c's format is not known (1 and 7 are)", f->path,
                        version);
     uint64_t width = version == LLMC_VERSION_U16 ? 2 : 4;
-    if (f->size_bytes != LLMC_HEADER_BYTES + count * width)
+    uint64_t expected_bytes = LLMC_HEADER_BYTES + count * width;
+    if (f->size_bytes != expected_bytes)
         return err_set(err, EINVAL,
                        "data %s: the header says %u tokens, which is %llu bytes, but the file has "
                        "%llu: it was cut, or is still being written",
-                       f->path, count, (unsigned long long)(LLMC_HEADER_BYTES + count * width),
+                       f->path, count, (unsigned long long)expected_bytes,
                        (unsigned long long)f->size_bytes);
     f->kind = width == 2 ? DATA_U16 : DATA_U32;
     f->tokens = f->bytes + LLMC_HEADER_BYTES;
@@ -215,6 +213,7 @@ static int file_parse_llmc(struct data_file *f, struct err *err) {
 }
 
 static int file_parse(struct data_file *f, struct err *err) {
+    assert(f->bytes != NULL); /* loaded */
     size_t len = strlen(f->path);
     bool tokens = len >= 4 && strcmp(f->path + len - 4, ".bin") == 0;
     f->tokens = f->bytes;
@@ -240,7 +239,7 @@ int data_files_open(const char *paths, struct data_files *out, struct err *err) 
     struct data_files files = {0};
     int rc = paths_expand(paths, &list, err);
     if (rc == 0) {
-        files.files = calloc(list.count, sizeof *files.files);
+        files.files = calloc(list.count + 1, sizeof *files.files);
         files.cap = list.count;
         if (files.files == NULL)
             rc = no_memory(err);

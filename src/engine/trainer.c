@@ -47,7 +47,8 @@ static uint32_t trainer_threads(const struct trainer *t) {
     if (t->config.threads != 0)
         return (uint32_t)t->config.threads;
     uint32_t cores = sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
-    return cores > t->world_size ? cores / t->world_size : 1;
+    uint32_t ranks = t->world_size > 0 ? t->world_size : 1;
+    return cores > ranks ? cores / ranks : 1;
 }
 
 /* The unit that a module's tensors are in; -EINVAL if they are in two beside the root. */

@@ -168,14 +168,15 @@ static int marks_open(struct trainer *t, struct err *err) {
 }
 
 static void marks_close(struct trainer *t) {
-    struct mark *marks[3 + 4 * SLOT_COUNT] = {&t->updated, &t->computed, &t->normed};
+    enum { MARK_COUNT = 3 + 4 * SLOT_COUNT };
+    struct mark *marks[MARK_COUNT] = {&t->updated, &t->computed, &t->normed};
     for (uint32_t s = 0; s < SLOT_COUNT; s++) {
         marks[3 + 4 * s] = &t->gathers[s].gathered;
         marks[4 + 4 * s] = &t->gathers[s].released;
         marks[5 + 4 * s] = &t->grads[s].ready;
         marks[6 + 4 * s] = &t->grads[s].reduced;
     }
-    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+    for (size_t i = 0; i < MARK_COUNT; i++)
         if (marks[i]->event != NULL)
             t->ops->event_close(t->dev, marks[i]->event);
 }

@@ -267,11 +267,12 @@ static int driver_memory(struct driver *d, struct err *err) {
         rc = d->comm_ops->all_reduce_u64(c, &largest, 1, COMM_MAX);
     if (rc != 0)
         return err_set(err, -rc, "all_reduce: %s", strerror(-rc));
+    uint64_t state = 16 * layout_numel(&d->layout);
     if (d->rank == 0)
         printf("memory pss %llu before %llu expected %llu largest %llu state %llu\n",
                (unsigned long long)sums[0], (unsigned long long)sums[1],
                (unsigned long long)memory_expected(d), (unsigned long long)largest,
-               (unsigned long long)(16 * layout_numel(&d->layout)));
+               (unsigned long long)state);
     return 0;
 }
 
