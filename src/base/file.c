@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,13 +117,13 @@ int file_replace(const char *path, const void *data, size_t len_bytes, struct er
     int rc = file_path(tmp, sizeof(tmp), "%s.tmp", path);
     if (rc != 0)
         return err_set(err, -rc, "%s: the path is too long", path);
-    const char *what = "create";
-    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) {
-        rc = -errno;
-        goto failed;
-    }
-    what = "write";
+    /* One that a crash left behind may have another mode, or a second name: it is not written to.
+     */
+    unlink(tmp);
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return err_set(err, errno, "%s: cannot create: %s", path, strerror(errno));
+    const char *what = "write";
     rc = file_write_all(fd, data, len_bytes);
     if (rc == 0 && fsync(fd) != 0)
         rc = -errno;
@@ -135,6 +136,7 @@ int file_replace(const char *path, const void *data, size_t len_bytes, struct er
         rc = -errno;
         goto failed;
     }
+    what = "sync the folder of";
     rc = file_sync_dir_of(path);
     if (rc == 0)
         return 0;
@@ -185,6 +187,9 @@ static int file_remove_at(int dirfd, const char *name, int depth) {
 }
 
 int file_remove_tree(int dirfd, const char *name, struct err *err) {
-    int rc = file_remove_at(dirfd, name, 0);
+    /* ".." would lead out of the folder, and links may stand within a longer path. */
+    bool one_name = *name != '\0' && strchr(name, '/') == NULL && strcmp(name, ".") != 0 &&
+                    strcmp(name, "..") != 0;
+    int rc = one_name ? file_remove_at(dirfd, name, 0) : -EINVAL;
     return rc == 0 ? 0 : err_set(err, -rc, "%s: cannot be removed: %s", name, strerror(-rc));
 }

@@ -11,13 +11,14 @@
  * *len_bytes. len_bytes may be NULL. -EFBIG when larger. */
 int file_read(const char *path, size_t max_bytes, char **data, size_t *len_bytes, struct err *err);
 
-/* Writes a temporary sibling (mode 0600), fsyncs, renames over path, fsyncs the directory. */
+/* Writes a fresh temporary sibling (path.tmp, mode 0600), fsyncs, renames over path, fsyncs the
+ * directory. One writer at a time for each path. */
 int file_replace(const char *path, const void *data, size_t len_bytes, struct err *err);
 
-/* write(2) until all is written; -errno. pwrite likewise. */
+/* write(2) until all is written; -errno. */
 int file_write_all(int fd, const void *data, size_t len_bytes);
-int file_pread_all(int fd, void *data, size_t len_bytes,
-                   uint64_t offset); /* -EIO at a short file */
+/* pread(2) until all is read; -errno, -EIO at a short file. */
+int file_pread_all(int fd, void *data, size_t len_bytes, uint64_t offset);
 
 /* snprintf into out for paths; -ENAMETOOLONG when it does not fit. */
 int file_path(char *out, size_t cap_bytes, const char *fmt, ...)
@@ -26,7 +27,8 @@ int file_path(char *out, size_t cap_bytes, const char *fmt, ...)
 /* Directory of the running executable, without a trailing slash. */
 int file_exe_dir(char *out, size_t cap_bytes);
 
-/* Removes a directory tree below an open directory; never follows links. Missing is success. */
+/* Removes `name`, which is no path (-EINVAL), from an open directory: a file, or a tree of at most
+ * 16 levels (-ELOOP). Never follows links. Missing is success. */
 int file_remove_tree(int dirfd, const char *name, struct err *err);
 
 #endif

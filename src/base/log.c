@@ -40,6 +40,10 @@ log_line(enum log_level level, const char *fmt, va_list ap) {
         n += (size_t)text;
     if (n > sizeof(line) - 2)
         n = sizeof(line) - 2;
+    /* Names and what peers say may hold any byte: an event stays one line. */
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
+            line[i] = '?';
     line[n++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, n);
     (void)written; /* nowhere left to say it */

@@ -9,15 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-int parse_u64(const char *s, uint64_t *out) {
-    if (*s == '\0')
+static int parse_digits(const char *s, size_t n, uint64_t *out) {
+    if (n == 0)
         return -EINVAL;
     uint64_t v = 0;
     bool over = false;
-    for (; *s != '\0'; s++) {
-        if (*s < '0' || *s > '9')
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] < '0' || s[i] > '9')
             return -EINVAL;
-        uint64_t digit = (uint64_t)(*s - '0');
+        uint64_t digit = (uint64_t)(s[i] - '0');
         if (v > (UINT64_MAX - digit) / 10)
             over = true;
         else
@@ -28,6 +28,8 @@ int parse_u64(const char *s, uint64_t *out) {
     *out = v;
     return 0;
 }
+
+int parse_u64(const char *s, uint64_t *out) { return parse_digits(s, strlen(s), out); }
 
 int parse_f64(const char *s, double *out) {
     if (strspn(s, "0123456789+-.eE") != strlen(s) || *s == '\0')
@@ -48,17 +50,12 @@ int parse_bytes(const char *s, uint64_t *out) {
     size_t n = strlen(s);
     unsigned shift = 0;
     const char *unit = n > 1 ? strchr(units, s[n - 1]) : NULL;
-    char digits[32];
     if (unit != NULL) {
         shift = 10 * (unsigned)(unit - units + 1);
         n--;
     }
-    if (n == 0 || n >= sizeof(digits))
-        return -EINVAL;
-    memcpy(digits, s, n);
-    digits[n] = '\0';
     uint64_t v;
-    int rc = parse_u64(digits, &v);
+    int rc = parse_digits(s, n, &v);
     if (rc != 0)
         return rc;
     if (v > UINT64_MAX >> shift)

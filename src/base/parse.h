@@ -10,7 +10,7 @@
 int parse_u64(const char *s, uint64_t *out);
 /* A finite decimal number (strtod in the C locale, no hex, no inf, no nan). -EINVAL, -ERANGE. */
 int parse_f64(const char *s, double *out);
-/* Bytes: digits with an optional K, M, G or T (powers of 1024). */
+/* Bytes: digits with an optional K, M, G or T (powers of 1024). -EINVAL, -ERANGE. */
 int parse_bytes(const char *s, uint64_t *out);
 
 /* Names of snapshots and pins: [A-Za-z0-9_][A-Za-z0-9._-]{0,99}. */

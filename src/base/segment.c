@@ -16,9 +16,9 @@ static size_t segment_round(size_t bytes, size_t page) {
 }
 
 int segment_create(const char *name, size_t bytes, bool touch, struct segment *out) {
-    if (bytes > SIZE_MAX / 2)
-        return -ENOMEM;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (bytes > SIZE_MAX / 2 - page)
+        return -ENOMEM;
     size_t size = segment_round(bytes, page);
     int rc = 0;
     void *base = MAP_FAILED;

@@ -111,3 +111,13 @@ tests_unit_test_goal_SOURCES = tests/unit/test_goal.c
 tests_unit_test_goal_LDADD = $(GFS_RUN_LINK) $(CMOCKA_LIBS)
 tests_unit_test_ledger_SOURCES = tests/unit/test_ledger.c
 tests_unit_test_ledger_LDADD = $(GFS_RUN_LINK) $(CMOCKA_LIBS)
+
+gfs_unit_tests += tests/unit/test_buf tests/unit/test_err tests/unit/test_parse tests/unit/test_log
+tests_unit_test_buf_SOURCES = tests/unit/test_buf.c
+tests_unit_test_err_SOURCES = tests/unit/test_err.c
+tests_unit_test_parse_SOURCES = tests/unit/test_parse.c
+tests_unit_test_log_SOURCES = tests/unit/test_log.c
+gfs_unit_tests += tests/unit/test_file tests/unit/test_segment
+tests_unit_test_file_SOURCES = tests/unit/test_file.c tests/unit/fixture.c tests/unit/fixture.h
+tests_unit_test_segment_SOURCES = tests/unit/test_segment.c tests/unit/fixture.c \
+	tests/unit/fixture.h
