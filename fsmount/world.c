@@ -319,7 +319,7 @@ static int peer_handle(struct world *w, struct peer *p, struct frame *f) {
 }
 
 static void peer_read(struct world *w, struct peer *p) {
-    struct frame f;
+    struct frame f = {0};
     int end = link_fill(p->link), rc;
     while (!p->dead && (rc = link_next(p->link, &f)) != 0) {
         if (rc > 0) {

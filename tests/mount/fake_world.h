@@ -25,7 +25,8 @@ enum fake_mode {
     FAKE_MISFITS,  /* a copy that lies outside its segment */
     FAKE_GARBAGE,  /* bytes that are no frame */
     FAKE_UNSEALED, /* a segment that can shrink */
-    FAKE_RUNS,     /* makes a step with each question: versions never agree by themselves */
+    FAKE_RUNS, /* the world makes two steps with each question: versions never agree by themselves
+                */
 };
 
 struct fake_hold;

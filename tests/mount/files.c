@@ -146,7 +146,7 @@ static void programs(struct fake_world *f) {
         "cp -r and tar agree, and a copy can be written to");
     if (check_have("rsync"))
         check(shell(f, "rsync -a $M/live $M/pins . && diff -r live $M/live && rsync -ac "
-                       "--itemize-changes $M/live . >again; ! grep -q '^>f' again") == 0,
+                       "--itemize-changes $M/live . >again; not 'grep -q ^.f again'") == 0,
               "rsync -a copies live files, and finds nothing to do again");
     else
         check_skip("rsync", "rsync is not there");
@@ -250,20 +250,23 @@ static void refusals(struct fake_world *f) {
     static const struct {
         const char *script, *what;
     } cases[] = {
-        {"! echo x >$M/live/params/scale.npy", "a live file can't be written"},
-        {"! echo x >>$M/status/step", "a status file can't be appended to"},
-        {"! touch $M/new; ! mkdir $M/dir; ! mkdir $M/live/x; ! ln -s a $M/link; ! mv $M/README "
-         "$M/R; ! rm $M/README",
+        {"not 'echo x >$M/live/params/scale.npy'", "a live file can't be written"},
+        {"not 'echo x >>$M/status/step'", "a status file can't be appended to"},
+        {"not 'touch $M/new'; not 'mkdir $M/dir'; not 'mkdir $M/live/x'; not 'ln -s a $M/link'; "
+         "not 'mv $M/README $M/R';"
+         " not 'rm $M/README'",
          "names can't be made or taken"},
-        {"! rm -f $M/snapshots/first/params/scale.npy; ! truncate -s 0 "
-         "$M/pins/pinned/raw/params/scale; ! chmod 777 $M/README",
+        {"not 'rm -f $M/snapshots/first/params/scale.npy'; not 'truncate -s 0 "
+         "$M/pins/pinned/raw/params/scale';"
+         " not 'chmod 777 $M/README'",
          "snapshots and pins can't be changed"},
-        {"! mkdir $M/snapshots/x 2>e; grep -q 'not permitted' e; grep -q control/snapshot "
+        {"not 'mkdir $M/snapshots/x 2>e'; grep -q 'not permitted' e; grep -q control/snapshot "
          "$M/status/last_error",
          "mkdir snapshots/X names control/snapshot"},
-        {"! rmdir $M/snapshots/none 2>e; grep -q 'No such file' e", "rmdir of what is not there"},
-        {"! cat $M/live/params/none.npy; ! cat $M/snapshots/first/params/scale; ! ls "
-         "$M/snapshots/second",
+        {"not 'rmdir $M/snapshots/none 2>e'; grep -q 'No such file' e",
+         "rmdir of what is not there"},
+        {"not 'cat $M/live/params/none.npy'; not 'cat $M/snapshots/first/params/scale'; not 'ls "
+         "$M/snapshots/second'",
          "names that are not there"},
         {"test $(df --output=size $M | tail -1) -gt 0",
          "df shows the size of the run's file system"},
@@ -279,13 +282,14 @@ static void removal(struct fake_world *f) {
     struct version v = {3, 11, 11};
     int fd = open_at(f, O_RDONLY, "snapshots/first/params/transformer.h.1.mlp.weight.npy");
     int pin = open_at(f, O_RDONLY, "pins/pinned/params/transformer.h.1.mlp.weight.npy");
-    check(shell(f, "rmdir $M/snapshots/first; ! test -e $M/snapshots/first; ! test -e "
-                   "$R/snapshots/first; test -z \"$(ls $M/snapshots)\"") == 0,
+    check(shell(f, "rmdir $M/snapshots/first; not 'test -e $M/snapshots/first'; not 'test -e "
+                   "$R/snapshots/first'; "
+                   "test \"$(ls $M/snapshots)\" = kept") == 0,
           "rmdir snapshots/X deletes it");
     check(check_range(f, fd, ARRAY_PARAMS, "transformer.h.1.mlp.weight", true, &v, 0,
                       1024 * 1025) == 0,
           "an open file of a removed snapshot goes on reading");
-    check(shell(f, "rmdir $M/pins/pinned; ! test -e $M/pins/pinned; mkdir $M/pins/pinned; test "
+    check(shell(f, "rmdir $M/pins/pinned; not 'test -e $M/pins/pinned'; mkdir $M/pins/pinned; test "
                    "$(cat $M/pins/pinned/params/scale.npy | wc -c) = 132") == 0,
           "rmdir pins/X lets go, and mkdir makes it anew");
     check(check_range(f, pin, ARRAY_PARAMS, "transformer.h.1.mlp.weight", true, &v, 0,
@@ -319,11 +323,11 @@ static void offline(struct fake_world *f) {
     struct fake_world *o = fake_start_offline(f->run_dir);
     o->world_size = 0;
     check(shell(o, "grep -qx offline $M/status/state; test $(cat $M/status/step) -ge 11; test -z "
-                   "\"$(ls $M/live/params)\"; ! test -e $M/control; ls -lR $M >/dev/null\n"
+                   "\"$(ls $M/live/params)\"; not 'test -e $M/control'; ls -lR $M >/dev/null\n"
                    "tail -n +2 $M/status/metrics.tsv | tail -1 | cut -f1 | grep -qx $(cat "
                    "$M/status/step); sha256sum $M/snapshots/kept/params/* $M/snapshots/kept/hf/* "
                    "$M/snapshots/kept/shards/* >/dev/null\n"
-                   "! mkdir $M/snapshots/x; ! rmdir $M/snapshots/kept") == 0,
+                   "not 'mkdir $M/snapshots/x'; not 'rmdir $M/snapshots/kept'") == 0,
           "offline: snapshots and status, and nothing can be changed");
     int same = shell(f, "cp -r $M/snapshots/kept a; ") == 0;
     char path[600];

@@ -111,7 +111,9 @@ int shell(const struct fake_world *f, const char *fmt, ...) {
         dup2(fd, STDERR_FILENO);
         signal(SIGPIPE, SIG_DFL);
         char whole[8400];
-        snprintf(whole, sizeof(whole), "rm -rf \"$T\"; mkdir \"$T\"; cd \"$T\" || exit 99\n%s",
+        snprintf(whole, sizeof(whole),
+                 "not() { if eval \"$@\"; then return 1; else return 0; fi; }; "
+                 "rm -rf \"$T\"; mkdir \"$T\"; cd \"$T\" || exit 99\n%s",
                  script);
         execlp("timeout", "timeout", "-k", "1", "30", "bash", "-eu", "-o", "pipefail", "-c", whole,
                (char *)NULL);

@@ -21,8 +21,8 @@ void check_skip(const char *what, const char *why);
 bool check_have(const char *program);
 
 /* Runs a script in bash in a new process group with a deadline of 30 s; $M is the mount, $T an
- * empty directory, $R the run directory. Its output is shown when it fails. Returns the exit
- * status. */
+ * empty directory, $R the run directory; `not COMMAND` succeeds when the command fails. Its output
+ * is shown when it fails. Returns the exit status. */
 int shell(const struct fake_world *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 struct version {
