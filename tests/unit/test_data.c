@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +38,9 @@ static int place_setup(void **state) {
 
 static int place_teardown(void **state) {
     struct place *p = *state;
-    int rc = file_remove_tree(-1, p->dir, NULL);
+    int tmp = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc = file_remove_tree(tmp, p->dir + strlen("/tmp/"), NULL);
+    close(tmp);
     free(p);
     return rc;
 }
