@@ -8,6 +8,7 @@ libgfs_core_a_SOURCES += \
 	src/store/io.c src/store/io.h \
 	src/store/manifest.c src/store/manifest.h \
 	src/store/manifest_json.c src/store/manifest_json.h \
+	src/store/manifest_state.c src/store/manifest_state.h \
 	src/store/snapshot.c src/store/snapshot.h src/store/snapshot_open.h \
 	src/store/snapshot_publish.c \
 	src/store/snapshot_verify.c \

@@ -3,6 +3,7 @@
 
 #include "store/manifest.h"
 #include "store/manifest_json.h"
+#include "store/manifest_state.h"
 #include "tensor/jsontext.h"
 
 #include <errno.h>
@@ -92,69 +93,6 @@ int manifest_put_rank(const struct layout *l, uint32_t array_mask, uint32_t rank
     return 0;
 }
 
-/* ---- train state */
-
-/* The state with the publisher's members first; they win over the ranks' own. */
-static int manifest_train_state(const struct snapshot_info *info, const char *text, json_t **out,
-                                struct err *err) {
-    json_t *given = NULL;
-    int rc = manifest_json_parse(text, strlen(text), "the train state", &given, err);
-    if (rc != 0)
-        return rc;
-    json_t *state = NULL;
-    if (!json_is_object(given)) {
-        rc = err_set(err, EINVAL, "the train state is not an object");
-    } else {
-        state = json_pack("{s:I,s:I,s:I}", "step", (json_int_t)info->step, "attempt",
-                          (json_int_t)info->attempt, "world_size", (json_int_t)info->world_size);
-        if (state == NULL || json_object_update_missing(state, given) != 0)
-            rc = err_set(err, ENOMEM, "no memory for the train state");
-    }
-    json_decref(given);
-    if (rc != 0)
-        json_decref(state);
-    else
-        *out = state;
-    return rc;
-}
-
-/* As train_state.json shows it: indented where that fits, padded with spaces to its fixed size. */
-static int manifest_print_state(const json_t *state, char **out, struct err *err) {
-    char *text = malloc(SNAPSHOT_TRAIN_STATE_BYTES + 1);
-    if (text == NULL)
-        return err_set(err, ENOMEM, "no memory for the train state");
-    enum { room = SNAPSHOT_TRAIN_STATE_BYTES - 1 };
-    size_t len = json_dumpb(state, text, room, JSON_INDENT(2));
-    if (len > room)
-        len = json_dumpb(state, text, room, JSON_COMPACT);
-    if (len == 0 || len > room) {
-        free(text);
-        return len == 0 ? err_set(err, ENOMEM, "no memory for the train state")
-                        : err_set(err, E2BIG, "the train state has %zu bytes; %d fit", len, room);
-    }
-    memset(text + len, ' ', room - len);
-    text[room] = '\n';
-    text[room + 1] = '\0';
-    *out = text;
-    return 0;
-}
-
-static int manifest_put_state(const struct snapshot_info *info, const char *text, struct enc *out,
-                              struct err *err) {
-    json_t *state = NULL;
-    char *shown = NULL;
-    int rc = manifest_train_state(info, text, &state, err);
-    if (rc == 0)
-        rc = manifest_print_state(state, &shown, err); /* proves that it fits */
-    if (rc == 0)
-        enc_printf(out, ",\n\"train_state\":%s", shown);
-    while (rc == 0 && !out->failed && strchr(" \n", out->data[out->len_bytes - 1]) != NULL)
-        out->len_bytes--;
-    free(shown);
-    json_decref(state);
-    return rc;
-}
-
 /* ---- writing */
 
 static int manifest_check_info(const struct snapshot_info *i, const struct layout *l,
@@ -170,6 +108,18 @@ static int manifest_check_info(const struct snapshot_info *i, const struct layou
     if (largest > INT64_MAX)
         return err_set(err, EINVAL, "a number of the snapshot is above 2^63");
     return 0;
+}
+
+static int manifest_put_state(const struct snapshot_info *info, const char *given, struct enc *out,
+                              struct err *err) {
+    char *text = NULL;
+    int rc = manifest_state_make(info, given, &text, err);
+    if (rc != 0)
+        return rc;
+    enc_printf(out, ",\n\"train_state\":");
+    rc = jsontext_string(out, text);
+    free(text);
+    return rc == 0 ? 0 : err_set(err, -rc, "the train state is not UTF-8");
 }
 
 static uint64_t manifest_total_bytes(const struct layout *l, uint32_t array_mask) {
@@ -524,26 +474,14 @@ static int manifest_read_ranks(const json_t *root, struct manifest *m, struct er
 }
 
 static int manifest_read_texts(const json_t *root, struct manifest *m, struct err *err) {
-    static const char what[] = "its train_state";
-    const json_t *state = json_object_get(root, "train_state");
-    const char *config = NULL;
-    uint64_t v;
-    if (!json_is_object(state))
-        return err_set(err, EIO, "%s is not an object", what);
-    int rc = manifest_json_u64(state, what, "step", m->info.step, m->info.step, &v, err);
+    const char *config = "", *state = "";
+    int rc = manifest_json_text(root, "it", "train_state", SIZE_MAX, &state, err);
     if (rc == 0)
-        rc = manifest_json_u64(state, what, "attempt", m->info.attempt, m->info.attempt, &v, err);
-    if (rc == 0)
-        rc = manifest_json_u64(state, what, "world_size", m->info.world_size, m->info.world_size,
-                               &v, err);
-    if (rc == 0)
-        rc = manifest_print_state(state, &m->train_state, err);
-    if (rc == -E2BIG && err != NULL)
-        err->code = EIO;
+        rc = manifest_state_read(&m->info, state, &m->train_state, err);
     if (rc == 0)
         rc = manifest_json_text(root, "it", "model_config", SIZE_MAX, &config, err);
     if (rc != 0)
-        return rc == -E2BIG ? -EIO : rc;
+        return rc;
     m->model_config = malloc(strlen(config) + 1);
     if (m->model_config == NULL)
         return err_set(err, ENOMEM, "no memory for the model's config");

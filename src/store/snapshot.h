@@ -50,10 +50,10 @@ int snapshot_begin(const struct store_io *io, const char *run_dir, const char *n
                    size_t cap_bytes, struct err *err);
 /* Manifest, fsyncs, rename, fsync of snapshots/. entries[r]: of rank r; each must be what the
  * layout says, and the files must be there. info->bytes is not read: the layout says it.
- * train_state, model_config: JSON objects; step, attempt and world_size of the train state are set
- * here; its integers must fit i64 (larger ones are written as strings), and it must print in
- * SNAPSHOT_TRAIN_STATE_BYTES: -E2BIG. -EEXIST when the name is taken. On failure the name is not
- * taken, and the temporary directory stays for snapshot_abandon. */
+ * train_state, model_config: JSON objects; step, attempt and world_size of the train state are
+ * added here (-EINVAL when they are there), its other members stay as they are written, and it must
+ * print in SNAPSHOT_TRAIN_STATE_BYTES: -E2BIG. -EEXIST when the name is taken. On failure the name
+ * is not taken, and the temporary directory stays for snapshot_abandon. */
 int snapshot_publish(const struct store_io *io, const char *run_dir,
                      const struct snapshot_info *info, const struct layout *l,
                      const char *const *entries, const char *train_state, const char *model_config,
@@ -67,10 +67,11 @@ int snapshot_remove(const struct store_io *io, const char *run_dir, const char *
 int snapshot_sweep(const struct store_io *io, const char *run_dir, struct err *err);
 /* Deletes .del-* only: after snapshot_remove, at any time. */
 int snapshot_sweep_removed(const struct store_io *io, const char *run_dir, struct err *err);
-/* The names that `keep` lets go: automatic ones (step-%010d and marked automatic) beyond the newest
- * `keep` of them by (epoch, gen); never the newest snapshot of all, never a named one; none when
- * keep is 0. list holds whole snapshots only, in any order. drop[count] is set; returns how many
- * are marked. A caller that needs one of them still (it is being restored) clears its mark. */
+/* The names that `keep` lets go: automatic ones (step-%010d or step-%010d-N, and marked automatic)
+ * beyond the newest `keep` of them by (epoch, gen); never the newest snapshot of all, never a named
+ * one; none when keep is 0. list holds whole snapshots only, in any order. drop[count] is set;
+ * returns how many are marked. A caller that needs one of them still (it is being restored) clears
+ * its mark. */
 uint32_t snapshot_retention(const struct snapshot_info *list, uint32_t count, uint64_t keep,
                             bool *drop);
 

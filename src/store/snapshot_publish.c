@@ -264,10 +264,18 @@ int snapshot_sweep_removed(const struct store_io *io, const char *run_dir, struc
 
 /* ---- retention */
 
-/* Marked automatic, and named so: a snapshot that was renamed by hand is the user's. */
+/* Marked automatic, and named so: step-%010d, or step-%010d-N where that name was taken. One that
+ * was renamed by hand is the user's. */
 static bool retention_is_automatic(const struct snapshot_info *i) {
-    return i->automatic && strncmp(i->name, "step-", 5) == 0 && strlen(i->name) >= 15 &&
-           strspn(i->name + 5, "0123456789") == strlen(i->name + 5);
+    static const char digits[] = "0123456789";
+    if (!i->automatic || strncmp(i->name, "step-", 5) != 0)
+        return false;
+    size_t step = strspn(i->name + 5, digits);
+    const char *rest = i->name + 5 + step;
+    if (step < 10)
+        return false;
+    return rest[0] == '\0' ||
+           (rest[0] == '-' && rest[1] != '\0' && rest[1 + strspn(rest + 1, digits)] == '\0');
 }
 
 static bool retention_is_newer(const struct snapshot_info *a, const struct snapshot_info *b) {

@@ -6,7 +6,7 @@
 #include "store/io.h"
 #include "store/snapshot.h"
 
-#define FIXTURE_STATE "{\"lr\":0.1,\"rng\":\"18446744073709551615\",\"attempt\":99}"
+#define FIXTURE_STATE "{ \"lr\":0.10,\"rng\":{\"seed\":18446744073709551615,\"a\":[]}}"
 #define FIXTURE_CONFIG "{\"model_type\": \"gpt2\",\n \"layer_norm_epsilon\": 1e-05}\n"
 
 /* A fresh directory of mode 0700 below `parent` (NULL: TMPDIR or /tmp); ends the test program when
