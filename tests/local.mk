@@ -15,6 +15,7 @@ include tests/mount/local.mk
 include tests/e2e/local.mk
 include tests/faults/local.mk
 include tests/takes-model/local.mk
+include tests/fuzz/local.mk
 
 if HAVE_CMOCKA
 check_PROGRAMS += $(gfs_unit_tests)

@@ -121,3 +121,9 @@ gfs_unit_tests += tests/unit/test_file tests/unit/test_segment
 tests_unit_test_file_SOURCES = tests/unit/test_file.c tests/unit/fixture.c tests/unit/fixture.h
 tests_unit_test_segment_SOURCES = tests/unit/test_segment.c tests/unit/fixture.c \
 	tests/unit/fixture.h
+
+gfs_unit_tests += tests/unit/test_alloc_faults
+tests_unit_test_alloc_faults_SOURCES = tests/unit/test_alloc_faults.c $(gfs_link_harness) \
+	$(gfs_layout_check)
+tests_unit_test_alloc_faults_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=malloc -Wl,--wrap=calloc \
+	-Wl,--wrap=realloc -Wl,--wrap=strndup -Wl,--wrap=free
