@@ -8,6 +8,7 @@ libgfs_engine_a_SOURCES += \
 	src/device/cpu/attention.c \
 	src/device/cpu/attention_body.h \
 	src/device/cpu/cpu.c src/device/cpu/cpu.h \
+	src/device/cpu/gemm_v4.c \
 	src/device/cpu/kernels.c src/device/cpu/kernels.h \
 	src/device/cpu/kernels_base.c \
 	src/device/cpu/kernels_body.h \

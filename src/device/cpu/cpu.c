@@ -25,12 +25,23 @@ int cpu_open_with(const struct cpu_kernels *kernels, uint32_t threads, struct de
         return -ENOMEM;
     d->kernels = kernels;
     int rc = team_open(threads, &d->team);
-    if (rc != 0) {
-        free(d);
-        return rc;
+    if (rc != 0)
+        goto no_team;
+    if (kernels->gemm != NULL) {
+        d->gemm_scratch_bytes =
+            team_threads(d->team) * kernels->gemm->scratch_elems() * sizeof(float);
+        d->gemm_scratch = segment_private_alloc(d->gemm_scratch_bytes);
+        rc = d->gemm_scratch != NULL ? 0 : -ENOMEM;
+        if (rc != 0)
+            goto no_scratch;
     }
     *out = d;
     return 0;
+no_scratch:
+    team_close(d->team);
+no_team:
+    free(d);
+    return rc;
 }
 
 static int cpu_open(uint32_t threads, struct device **out, struct err *err) {
@@ -111,6 +122,33 @@ static int cpu_event_synchronize(struct device *d, struct dev_event *e) {
     return 0;
 }
 
+struct gemm_args {
+    const struct cpu_gemm_kernel *kernel;
+    struct cpu_gemm g;
+    float *scratch;
+};
+
+/* The longer side of c is shared out, in whole panels. */
+static void gemm_part(void *arg, size_t part, size_t parts) {
+    struct gemm_args *a = arg;
+    const struct cpu_gemm *g = &a->g;
+    size_t rows = (g->m + a->kernel->row_unit - 1) / a->kernel->row_unit;
+    size_t columns = (g->n + a->kernel->column_unit - 1) / a->kernel->column_unit;
+    bool by_rows = g->m > g->n;
+    size_t units = by_rows ? rows : columns,
+           unit = by_rows ? a->kernel->row_unit : a->kernel->column_unit;
+    size_t whole = by_rows ? g->m : g->n, first = units * part / parts * unit,
+           end = units * (part + 1) / parts * unit;
+    float *scratch = a->scratch + part * a->kernel->scratch_elems();
+    end = end < whole ? end : whole;
+    if (first >= end)
+        return;
+    if (by_rows)
+        a->kernel->multiply(g, first, end - first, 0, g->n, scratch);
+    else
+        a->kernel->multiply(g, 0, g->m, first, end - first, scratch);
+}
+
 int cpu_gemm(struct device *d, struct dev_stream *s, bool trans_a, bool trans_b, size_t m, size_t n,
              size_t k, float alpha, const float *a, size_t lda, const float *b, size_t ldb,
              float beta, float *c, size_t ldc) {
@@ -120,6 +158,13 @@ int cpu_gemm(struct device *d, struct dev_stream *s, bool trans_a, bool trans_b,
         return -EOVERFLOW;
     if (m == 0 || n == 0)
         return 0;
+    if (d->kernels->gemm != NULL) {
+        struct gemm_args g = {d->kernels->gemm,
+                              {trans_a, trans_b, m, n, k, alpha, beta, a, b, c, lda, ldb, ldc},
+                              d->gemm_scratch};
+        team_run(d->team, gemm_part, &g);
+        return 0;
+    }
     int threads = (int)team_threads(d->team);
     if (openblas_get_num_threads() != threads) /* it belongs to the process */
         openblas_set_num_threads(threads);

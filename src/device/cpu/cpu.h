@@ -9,6 +9,8 @@
 struct device {
     const struct cpu_kernels *kernels;
     struct team *team;
+    float *gemm_scratch; /* for each thread, if the kernels bring a product of their own */
+    size_t gemm_scratch_bytes;
 };
 
 /* As device_cpu.open, with kernels of the caller's choice. */

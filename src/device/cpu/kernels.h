@@ -25,9 +25,28 @@ struct cpu_head {
     size_t T, D;
 };
 
+/* c (m, n) = alpha op(a) op(b) + beta c, as device_ops.gemm. */
+struct cpu_gemm {
+    bool trans_a, trans_b;
+    size_t m, n, k;
+    float alpha, beta;
+    const float *a, *b;
+    float *c;
+    size_t lda, ldb, ldc;
+};
+
+struct cpu_gemm_kernel {
+    size_t row_unit, column_unit; /* cuts between threads should be multiples of these */
+    size_t (*scratch_elems)(void);
+    /* The part of c from (row, column) on, rows and columns large. */
+    void (*multiply)(const struct cpu_gemm *g, size_t row, size_t rows, size_t column,
+                     size_t columns, float *scratch);
+};
+
 struct cpu_kernels {
     const char *name;
     bool (*usable)(void);
+    const struct cpu_gemm_kernel *gemm; /* NULL: BLAS has a good one */
 
     void (*fill)(float *dst, size_t elems, float value);
     void (*add)(float *dst, const float *src, size_t elems);

@@ -15,4 +15,4 @@
 
 static bool base_usable(void) { return true; }
 
-const struct cpu_kernels cpu_kernels_base = CPU_KERNELS_TABLE(base_usable);
+const struct cpu_kernels cpu_kernels_base = CPU_KERNELS_TABLE(base_usable, NULL);

@@ -20,6 +20,6 @@ static bool v3_usable(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-const struct cpu_kernels cpu_kernels_v3 = CPU_KERNELS_TABLE(v3_usable);
+const struct cpu_kernels cpu_kernels_v3 = CPU_KERNELS_TABLE(v3_usable, NULL);
 
 #endif

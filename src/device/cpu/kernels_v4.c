@@ -15,6 +15,8 @@
 
 #include "device/cpu/table_body.h"
 
+extern const struct cpu_gemm_kernel cpu_gemm_v4;
+
 static bool v4_usable(void) {
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
@@ -22,6 +24,6 @@ static bool v4_usable(void) {
            __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-const struct cpu_kernels cpu_kernels_v4 = CPU_KERNELS_TABLE(v4_usable);
+const struct cpu_kernels cpu_kernels_v4 = CPU_KERNELS_TABLE(v4_usable, &cpu_gemm_v4);
 
 #endif

@@ -1,9 +1,9 @@
 /* table_body.h - the table of one kind of processor; included last by kernels_*.c. */
 
-#define CPU_KERNELS_TABLE(check)                                                                   \
+#define CPU_KERNELS_TABLE(check, product)                                                          \
     {                                                                                              \
-        .name = SIMD_NAME, .usable = (check), .fill = k_fill, .add = k_add, .add_to = k_add_to,    \
-        .layernorm_forward = k_layernorm_forward,                                                  \
+        .name = SIMD_NAME, .usable = (check), .gemm = (product), .fill = k_fill, .add = k_add,     \
+        .add_to = k_add_to, .layernorm_forward = k_layernorm_forward,                              \
         .layernorm_backward_in = k_layernorm_backward_in,                                          \
         .layernorm_backward_params = k_layernorm_backward_params, .column_sums = k_column_sums,    \
         .bias_forward = k_bias_forward, .bias_gelu_forward = k_bias_gelu_forward,                  \
