@@ -335,10 +335,10 @@ static void a_tree_deeper_than_ours_ever_are_is_an_error(void **state) {
     int before = fixture_fd_count(), dir = open_dir(state);
     char path[4096];
     struct err err = {0};
-    snprintf(path, sizeof(path), "%s/t", (const char *)*state);
+    size_t n = (size_t)snprintf(path, sizeof(path), "%s/t", (const char *)*state);
     assert_int_equal(mkdir(path, 0700), 0);
     for (int i = 0; i < 30; i++) {
-        strcat(path, "/d");
+        n += (size_t)snprintf(path + n, sizeof(path) - n, "/d");
         assert_int_equal(mkdir(path, 0700), 0);
     }
     assert_int_equal(file_remove_tree(dir, "t", &err), -ELOOP);
