@@ -53,6 +53,13 @@ SIMD_INLINE void transpose_16x16(__m512 r[16]) {
     }
 }
 
+/* Rows are far apart in memory: the processor does not guess where the next ones begin. */
+enum { AHEAD_ROWS = 12, AHEAD_ELEMS = 64 };
+
+SIMD_INLINE vf load_lanes(const float *p, size_t lanes) {
+    return lanes == VL ? vf_load(p) : vf_load_part(p, lanes);
+}
+
 /* to[j * width + i] = from[i * from_row + j], i < width, j < count; zero for i >= valid. width is
  * ROWS or COLUMNS. */
 SIMD_INLINE void pack_across(float *to, size_t width, const float *from, size_t from_row,
@@ -62,10 +69,13 @@ SIMD_INLINE void pack_across(float *to, size_t width, const float *from, size_t 
         for (size_t i = 0; i < width; i += VL) {
             size_t lanes = width - i < VL ? width - i : VL;
             __m512 r[16];
-            for (size_t l = 0; l < 16; l++)
-                r[l] = i + l < valid && l < lanes
-                           ? vf_load_part(from + (i + l) * from_row + j, columns)
-                           : vf_zero();
+            for (size_t l = 0; l < 16; l++) {
+                const float *row = from + (i + l) * from_row + j;
+                bool there = i + l < valid && l < lanes;
+                r[l] = there ? load_lanes(row, columns) : vf_zero();
+                if (there)
+                    __builtin_prefetch(row + AHEAD_ELEMS);
+            }
             transpose_16x16(r);
             for (size_t l = 0; l < columns; l++)
                 vf_store_part(to + (j + l) * width + i, r[l], lanes);
@@ -80,7 +90,8 @@ SIMD_INLINE void pack_along(float *to, size_t width, const float *from, size_t f
         for (size_t i = 0; i < width; i += VL) {
             size_t lanes = width - i < VL ? width - i : VL;
             size_t there = valid <= i ? 0 : valid - i < lanes ? valid - i : lanes;
-            vf_store_part(to + i, vf_load_part(from + i, there), lanes);
+            __builtin_prefetch(from + AHEAD_ROWS * from_row + i);
+            vf_store_part(to + i, load_lanes(from + i, there), lanes);
         }
 }
 
