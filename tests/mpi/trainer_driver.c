@@ -3,11 +3,10 @@
  *   LAUNCHER -n N trainer_driver [--dump DIR] [--memory] ranks=N KNOB=VALUE...
  *   trainer_driver --compare DIR_A DIR_B
  *
- * Prints a line a step: "step 1 loss 5.5 norm 1.2 clip 0.8 lr 0.001 ms 12.3 cpu 11.9" (cpu: of
- * this rank's process). --dump writes each
- * array to DIR/ARRAY.f32, all tensors in the model's order, each rank its own elements; --compare
- * prints for each array the norm of the difference over the norm. --memory prints what each rank
- * holds. */
+ * Prints a line a step: "step 1 loss 5.5 norm 1.2 clip 0.8 lr 0.001 ms 12.3 cpu 11.9" (cpu: the
+ * milliseconds that the process of rank 0 computed). --dump writes each array to DIR/ARRAY.f32, all
+ * tensors in the model's order, each rank its own elements; --compare prints for each array the
+ * norm of the difference over the norm. --memory prints what the ranks hold. */
 #include "config.h"
 
 #include <errno.h>
