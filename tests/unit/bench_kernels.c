@@ -1,8 +1,8 @@
 /* bench_kernels.c - what a training step of one rank spends beside its matrix products.
  *
- * Usage: bench_kernels [PRESET [B [T [THREADS [STEPS]]]]] (gpt2:124M 4 256 1 3). Times the step's
- * products alone, then whole steps (forward, backward, norm, AdamW) through a table of operations
- * that takes the time of each. The best of STEPS counts. */
+ * Usage: bench_kernels [PRESET [B [T [THREADS [STEPS [KERNELS]]]]]] (gpt2:124M 4 256 1 3, the best
+ * kernels). Times the step's products alone, then whole steps (forward, backward, norm, AdamW)
+ * through a table of operations that takes the time of each. The best of STEPS counts. */
 #include "config.h"
 
 #include <stdio.h>
@@ -176,6 +176,14 @@ static size_t argument(int argc, char **argv, int i, size_t otherwise) {
     return i < argc ? (size_t)strtoul(argv[i], NULL, 10) : otherwise;
 }
 
+static const struct cpu_kernels *kernels_of(const char *name) {
+    for (size_t i = 0; cpu_kernels_all[i] != NULL; i++)
+        if (strcmp(cpu_kernels_all[i]->name, name) == 0 && cpu_kernels_all[i]->usable())
+            return cpu_kernels_all[i];
+    fprintf(stderr, "bench_kernels: no kernels %s here\n", name);
+    exit(2);
+}
+
 static void print_times(double step, double gemms, double blas_gemms) {
     for (size_t i = 0; i < OP_MAX && op_times[i].name != NULL; i++)
         printf("  %-24s %5u calls %9.1f ms  %5.1f%%\n", op_times[i].name, op_times[i].calls,
@@ -192,14 +200,15 @@ int main(int argc, char **argv) {
     size_t steps = argument(argc, argv, 5, 3);
     struct device_ops ops = timed_ops();
     the_clock = threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
-    struct cpu_kernels without_gemm = *cpu_kernels_best();
+    const struct cpu_kernels *kernels = argc > 6 ? kernels_of(argv[6]) : cpu_kernels_best();
+    struct cpu_kernels without_gemm = *kernels;
     struct device *dev, *blas;
     struct harness h;
     struct err err = {0};
     without_gemm.gemm = NULL;
     char *config;
     if (model_config_text(argc > 1 ? argv[1] : "gpt2:124M", &config, &err) != 0 ||
-        device_cpu.open((uint32_t)threads, &dev, &err) != 0 ||
+        cpu_open_with(kernels, (uint32_t)threads, &dev) != 0 ||
         cpu_open_with(&without_gemm, (uint32_t)threads, &blas) != 0) {
         fprintf(stderr, "bench_kernels: %s\n", err.text);
         return 2;
@@ -213,7 +222,7 @@ int main(int argc, char **argv) {
     struct model_batch batch = {
         .tokens = tokens, .targets = targets, .B = B, .T = T, .loss_scale = 1.0f / (float)(B * T)};
     printf("%s, B=%zu T=%zu, %zu threads, kernels %s, %.1f M parameters, arena %.1f MB\n",
-           model_kind(h.model), B, T, threads, cpu_kernels_best()->name, (double)h.elems / 1e6,
+           model_kind(h.model), B, T, threads, kernels->name, (double)h.elems / 1e6,
            (double)h.arena_bytes / 1e6);
 
     double best = 0, best_gemms = 0, best_blas = 0;
