@@ -127,3 +127,6 @@ tests_unit_test_alloc_faults_SOURCES = tests/unit/test_alloc_faults.c $(gfs_link
 	$(gfs_layout_check)
 tests_unit_test_alloc_faults_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=malloc -Wl,--wrap=calloc \
 	-Wl,--wrap=realloc -Wl,--wrap=strndup -Wl,--wrap=free
+gfs_unit_tests += tests/unit/test_wide
+tests_unit_test_wide_SOURCES = tests/unit/test_wide.c $(gfs_service_rig)
+tests_unit_test_wide_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)

@@ -122,16 +122,22 @@ void rig_order(struct rig *r, uint16_t type, const void *msg) {
     assert_int_equal(msg_send(r->supervisor, type, 0, msg, NULL, 0), 0);
 }
 
-void rig_heard(struct rig *r, uint16_t type, void *msg) {
+uint16_t rig_heard_any(struct rig *r, uint16_t type, void *msg, uint16_t other, void *other_msg) {
     struct frame f;
     do {
         if (!link_wait(r->supervisor, &f))
             fail_msg("the supervisor waits for %s and hears nothing", msg_type_name(type));
     } while (f.type == MSG_RANK_ALIVE && type != MSG_RANK_ALIVE);
-    if (f.type != type)
+    if (f.type != type && f.type != other)
         fail_msg("the supervisor waits for %s and hears %s", msg_type_name(type),
                  msg_type_name(f.type));
-    assert_int_equal(msg_decode(f.type, f.payload, f.len_bytes, msg), 0);
+    void *to = f.type == type ? msg : other_msg;
+    assert_int_equal(msg_decode(f.type, f.payload, f.len_bytes, to), 0);
+    return f.type;
+}
+
+void rig_heard(struct rig *r, uint16_t type, void *msg) {
+    (void)rig_heard_any(r, type, msg, type, msg);
 }
 
 /* A reservation that cannot be made is answered and leaves nothing behind. */

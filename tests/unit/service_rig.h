@@ -51,6 +51,8 @@ void rig_order(struct rig *r, uint16_t type, const void *msg);
 /* The next message that is no sign of life; it has to be of that type. Blobs in it are valid until
  * the next. */
 void rig_heard(struct rig *r, uint16_t type, void *msg);
+/* One of two types; returns which. */
+uint16_t rig_heard_any(struct rig *r, uint16_t type, void *msg, uint16_t other, void *other_msg);
 /* All that was ordered before was carried out, and the supervisor heard nothing else of it. */
 void rig_sync(struct rig *r);
 /* take_bytes of the next sign of life. */
