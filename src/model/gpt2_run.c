@@ -315,13 +315,15 @@ static int head_rows(const struct work *w, size_t first, size_t rows, bool backw
 }
 
 static int head_all(const struct work *w, bool backward) {
-    size_t first = 0;
-    int rc;
-    do { /* once at least: no rows are a gradient of zero */
-        size_t rows = w->p.N - first < w->p.logits_rows ? w->p.N - first : w->p.logits_rows;
+    const struct plan *p = &w->p;
+    int rc = 0;
+    if (p->N == 0 && backward) /* nothing writes the gradient below */
+        rc = clear_unless(w, w->c->accumulate[GPT2_HEAD_WTE], w->c->grads[GPT2_HEAD_WTE],
+                          p->V * p->C);
+    for (size_t first = 0; rc == 0 && first < p->N; first += p->logits_rows) {
+        size_t rows = p->N - first < p->logits_rows ? p->N - first : p->logits_rows;
         rc = head_rows(w, first, rows, backward);
-        first += rows;
-    } while (rc == 0 && first < w->p.N);
+    }
     return rc;
 }
 
