@@ -141,17 +141,16 @@ static bool clocks_step(struct clocks *c, const struct device *d, size_t i) {
     uint64_t *mine = c->line + line * c->lines;
     uint64_t *event = e->event == RECORDING_NONE ? NULL : c->event + e->event * c->lines;
     join(mine, c->line + host * c->lines, c->lines); /* the host queued it after all that it knew */
-    if (e->kind == RECORDING_EVENT) {
+    if (event == NULL) {
+        c->done_at[i] = ++mine[line];
+        c->on_line[i] = (uint32_t)line;
+        return true;
+    }
+    if (e->kind == RECORDING_EVENT)
         memcpy(event, mine, c->lines * sizeof(*event));
-        return false;
-    }
-    if (e->kind == RECORDING_WAIT || e->kind == RECORDING_SYNC) {
+    else
         join(mine, event, c->lines);
-        return false;
-    }
-    c->done_at[i] = ++mine[line];
-    c->on_line[i] = (uint32_t)line;
-    return true;
+    return false;
 }
 
 static void describe(const struct device *d, struct recording_conflict *x) {

@@ -31,7 +31,7 @@ static int config_text_of_file(const char *path, char **text, struct err *err) {
     int rc = file_read(path, CONFIG_MAX_BYTES, &data, &len_bytes, err);
     if (rc != 0)
         return rc;
-    struct model *m;
+    struct model *m = NULL;
     rc = strlen(data) == len_bytes ? model_open(data, &m, err)
                                    : err_set(err, EINVAL, "not JSON: a zero byte");
     if (rc != 0) {

@@ -22,9 +22,9 @@ struct op_time {
 };
 
 struct gemm_call {
-    bool trans_a, trans_b;
     size_t m, n, k;
     float beta;
+    bool trans_a, trans_b;
 };
 
 static struct op_time op_times[OP_MAX];
@@ -124,7 +124,7 @@ static int timed_gemm(struct device *d, struct dev_stream *s, bool trans_a, bool
                       size_t n, size_t k, float alpha, const float *a, size_t lda, const float *b,
                       size_t ldb, float beta, float *c, size_t ldc) {
     if (gemm_count < GEMM_MAX)
-        gemm_calls[gemm_count++] = (struct gemm_call){trans_a, trans_b, m, n, k, beta};
+        gemm_calls[gemm_count++] = (struct gemm_call){m, n, k, beta, trans_a, trans_b};
     double since = now();
     int rc = device_cpu.gemm(d, s, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
     count("gemm", since);
@@ -217,7 +217,7 @@ int main(int argc, char **argv) {
     harness_init(&h, 1);
     int32_t *tokens = calloc(B * T, sizeof(*tokens)), *targets = calloc(B * T, sizeof(*targets));
     if (tokens == NULL || targets == NULL)
-        return 2;
+        abort();
     harness_tokens(tokens, targets, B, T, model_vocab(h.model));
     struct model_batch batch = {
         .tokens = tokens, .targets = targets, .B = B, .T = T, .loss_scale = 1.0f / (float)(B * T)};

@@ -378,7 +378,7 @@ static void check_normal(struct device *d) {
     assert_float_equal(mean, 0.5, 0.05);
     assert_float_equal(var, 4, 0.2);
     ops->init_normal(d, NULL, other, ELEMS, 5, 7, 0, 0.5f, 2);
-    assert_true(memcmp(all, other, 64) != 0);
+    assert_memory_not_equal(all, other, 64);
     free(all), free(part), free(other);
 }
 

@@ -79,7 +79,7 @@ static void train(struct reader *r) {
 
 static void read_value(struct reader *r, const char *line) {
     char kind[32], name[TENSOR_NAME_BYTES];
-    size_t index, elems;
+    size_t index, elems = 0;
     double want;
     if (strncmp(line, "grad_norm ", 10) != 0) {
         assert_int_equal(sscanf(line, "%31s %127s %zu %lf", kind, name, &index, &want), 4);

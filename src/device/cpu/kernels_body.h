@@ -33,7 +33,7 @@ SIMD_INLINE void vf_put(float *p, vf x, size_t n) {
         vf_store_part(p, x, n);
 }
 /* Whole vectors from 0; `rest` of them begins at whole(elems). */
-#define FOR_WHOLE(i, elems) for (size_t i = 0; i + VL <= (elems); i += VL)
+#define FOR_WHOLE(i, elems) for (size_t i = 0; (i) + VL <= (elems); (i) += VL)
 SIMD_INLINE size_t whole(size_t elems) { return elems / VL * VL; }
 
 SIMD_FN void k_fill(float *dst, size_t elems, float value) {
