@@ -58,7 +58,7 @@ int cpu_attention_forward(struct device *d, struct dev_stream *s, float *out, fl
                                .NH = NH,
                                .scratch_elems = d->kernels->attention_scratch_elems(T, C / NH),
                                .head = d->kernels->attention_forward};
-    team_run(d->team, attention_part, &a);
+    cpu_run(d, B * T * T / 16 * C, attention_part, &a);
     return 0;
 }
 
@@ -79,6 +79,6 @@ int cpu_attention_backward(struct device *d, struct dev_stream *s, float *dqkv, 
                                .NH = NH,
                                .scratch_elems = d->kernels->attention_scratch_elems(T, C / NH),
                                .head = d->kernels->attention_backward};
-    team_run(d->team, attention_part, &a);
+    cpu_run(d, B * T * T / 16 * C, attention_part, &a);
     return 0;
 }

@@ -162,7 +162,8 @@ int cpu_gemm(struct device *d, struct dev_stream *s, bool trans_a, bool trans_b,
         struct gemm_args g = {d->kernels->gemm,
                               {trans_a, trans_b, m, n, k, alpha, beta, a, b, c, lda, ldb, ldc},
                               d->gemm_scratch};
-        team_run(d->team, gemm_part, &g);
+        cpu_run(d, m * n / 64 * k, gemm_part,
+                &g); /* 64 products cost as much as an element elsewhere */
         return 0;
     }
     int threads = (int)team_threads(d->team);

@@ -13,6 +13,9 @@ struct device {
     size_t gemm_scratch_bytes;
 };
 
+/* Runs fn on all threads, or, where `elems` is too little to wake them for, on the caller alone. */
+void cpu_run(struct device *d, size_t elems, team_fn *fn, void *arg);
+
 /* As device_cpu.open, with kernels of the caller's choice. */
 int cpu_open_with(const struct cpu_kernels *kernels, uint32_t threads, struct device **out);
 

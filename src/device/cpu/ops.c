@@ -25,7 +25,7 @@ static struct span span_of(size_t total, size_t unit, size_t part, size_t parts)
     return (struct span){begin, end - begin};
 }
 
-static void run(struct device *d, size_t elems, team_fn *fn, void *arg) {
+void cpu_run(struct device *d, size_t elems, team_fn *fn, void *arg) {
     if (elems < SMALL_ELEMS)
         fn(arg, 0, 1);
     else
@@ -54,7 +54,7 @@ static void fill_part(void *arg, size_t part, size_t parts) {
 int cpu_fill(struct device *d, struct dev_stream *s, float *dst, size_t elems, float value) {
     (void)s;
     struct args a = {.k = d->kernels, .dst = dst, .elems = elems, .value = value};
-    run(d, elems, fill_part, &a);
+    cpu_run(d, elems, fill_part, &a);
     return 0;
 }
 
@@ -74,7 +74,7 @@ static void copy_part(void *arg, size_t part, size_t parts) {
 int cpu_copy(struct device *d, struct dev_stream *s, void *dst, const void *src, size_t bytes) {
     (void)s;
     struct copy_args a = {dst, src, bytes};
-    run(d, bytes / sizeof(float), copy_part, &a);
+    cpu_run(d, bytes / sizeof(float), copy_part, &a);
     return 0;
 }
 
@@ -87,7 +87,7 @@ static void add_part(void *arg, size_t part, size_t parts) {
 int cpu_add(struct device *d, struct dev_stream *s, float *dst, const float *src, size_t elems) {
     (void)s;
     struct args a = {.k = d->kernels, .dst = dst, .src = src, .elems = elems};
-    run(d, elems, add_part, &a);
+    cpu_run(d, elems, add_part, &a);
     return 0;
 }
 
@@ -110,7 +110,7 @@ int cpu_embed_forward(struct device *d, struct dev_stream *s, float *out, const 
                      .N = B * T,
                      .T = T,
                      .C = C};
-    run(d, B * T * C, embed_forward_part, &a);
+    cpu_run(d, B * T * C, embed_forward_part, &a);
     return 0;
 }
 
@@ -137,7 +137,7 @@ int cpu_embed_backward(struct device *d, struct dev_stream *s, float *dwte, floa
                      .N = B * T,
                      .T = T,
                      .C = C};
-    run(d, B * T * C, embed_backward_part, &a);
+    cpu_run(d, B * T * C, embed_backward_part, &a);
     return 0;
 }
 
@@ -162,7 +162,7 @@ int cpu_layernorm_forward(struct device *d, struct dev_stream *s, float *out, fl
                      .N = N,
                      .C = C,
                      .eps = eps};
-    run(d, N * C, layernorm_forward_part, &a);
+    cpu_run(d, N * C, layernorm_forward_part, &a);
     return 0;
 }
 
@@ -195,7 +195,7 @@ int cpu_layernorm_backward(struct device *d, struct dev_stream *s, float *din, b
                      .kept_rstd = rstd,
                      .N = N,
                      .C = C};
-    run(d, N * C, layernorm_backward_part, &a);
+    cpu_run(d, N * C, layernorm_backward_part, &a);
     return 0;
 }
 
@@ -209,7 +209,7 @@ int cpu_bias_forward(struct device *d, struct dev_stream *s, float *inout, const
                      size_t N, size_t C) {
     (void)s;
     struct args a = {.k = d->kernels, .inout = inout, .bias = bias, .N = N, .C = C};
-    run(d, N * C, bias_forward_part, &a);
+    cpu_run(d, N * C, bias_forward_part, &a);
     return 0;
 }
 
@@ -223,7 +223,7 @@ int cpu_bias_backward(struct device *d, struct dev_stream *s, float *dbias, cons
                       size_t N, size_t C) {
     (void)s;
     struct args a = {.k = d->kernels, .dbias = dbias, .dout = dout, .N = N, .C = C};
-    run(d, N * C, bias_backward_part, &a);
+    cpu_run(d, N * C, bias_backward_part, &a);
     return 0;
 }
 
@@ -238,7 +238,7 @@ int cpu_bias_gelu_forward(struct device *d, struct dev_stream *s, float *out, fl
                           const float *bias, size_t N, size_t C) {
     (void)s;
     struct args a = {.k = d->kernels, .out = out, .inout = pre, .bias = bias, .N = N, .C = C};
-    run(d, N * C, bias_gelu_part, &a);
+    cpu_run(d, N * C, bias_gelu_part, &a);
     return 0;
 }
 
@@ -252,7 +252,7 @@ int cpu_gelu_backward(struct device *d, struct dev_stream *s, float *inout, cons
                       size_t N, size_t C) {
     (void)s;
     struct args a = {.k = d->kernels, .inout = inout, .in = pre, .elems = N * C};
-    run(d, N * C, gelu_backward_part, &a);
+    cpu_run(d, N * C, gelu_backward_part, &a);
     return 0;
 }
 
@@ -270,7 +270,7 @@ int cpu_bias_residual_forward(struct device *d, struct dev_stream *s, float *out
     (void)s;
     struct args a = {
         .k = d->kernels, .out = out, .residual = residual, .in = in, .bias = bias, .N = N, .C = C};
-    run(d, N * C, bias_residual_part, &a);
+    cpu_run(d, N * C, bias_residual_part, &a);
     return 0;
 }
 
@@ -292,7 +292,7 @@ int cpu_softmax_xent(struct device *d, struct dev_stream *s, float *losses, floa
                      .V = V,
                      .value = scale,
                      .flag = backward};
-    run(d, N * V, softmax_xent_part, &a);
+    cpu_run(d, N * V, softmax_xent_part, &a);
     return 0;
 }
 
@@ -318,7 +318,7 @@ static void sum_part(void *arg, size_t part, size_t parts) {
 static double sum_of(struct device *d, double (*sum)(const float *, size_t), const float *in,
                      size_t elems) {
     struct sum_args a = {.sum = sum, .in = in, .elems = elems};
-    run(d, elems, sum_part, &a);
+    cpu_run(d, elems, sum_part, &a);
     double total = 0;
     for (size_t i = 0; i < SUM_PIECES; i++)
         total += a.piece[i];
@@ -357,7 +357,7 @@ int cpu_adamw(struct device *d, struct dev_stream *s, float *param, float *exp_a
               float *exp_avg_sq, const float *grad, size_t elems, const struct dev_adamw *a) {
     (void)s;
     struct adamw_args w = {d->kernels, param, exp_avg, exp_avg_sq, grad, elems, a};
-    run(d, elems, adamw_part, &w);
+    cpu_run(d, elems, adamw_part, &w);
     return 0;
 }
 
@@ -379,6 +379,6 @@ int cpu_init_normal(struct device *d, struct dev_stream *s, float *dst, size_t e
                     uint64_t sequence, uint64_t first, float mean, float std) {
     (void)s;
     struct normal_args a = {dst, elems, seed, sequence, first, mean, std};
-    run(d, elems, normal_part, &a);
+    cpu_run(d, elems, normal_part, &a);
     return 0;
 }
