@@ -130,3 +130,6 @@ tests_unit_test_alloc_faults_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=malloc -Wl,--wra
 gfs_unit_tests += tests/unit/test_wide
 tests_unit_test_wide_SOURCES = tests/unit/test_wide.c $(gfs_service_rig)
 tests_unit_test_wide_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+gfs_unit_tests += tests/unit/test_takes_explore
+tests_unit_test_takes_explore_SOURCES = tests/unit/test_takes_explore.c $(gfs_engine_world)
+tests_unit_test_takes_explore_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
