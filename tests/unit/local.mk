@@ -133,3 +133,6 @@ tests_unit_test_wide_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
 gfs_unit_tests += tests/unit/test_takes_explore
 tests_unit_test_takes_explore_SOURCES = tests/unit/test_takes_explore.c $(gfs_engine_world)
 tests_unit_test_takes_explore_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+gfs_unit_tests += tests/unit/test_restore
+tests_unit_test_restore_SOURCES = tests/unit/test_restore.c
+tests_unit_test_restore_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
