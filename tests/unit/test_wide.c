@@ -313,7 +313,7 @@ static void disk_close(const struct disk *d) {
 static void write_order(struct rig *r, uint64_t take, uint64_t snapshot, const char *dir) {
     static struct msg_take_write m;
     m = (struct msg_take_write){.take = take, .snapshot = snapshot};
-    strncpy(m.dir, dir, sizeof(m.dir) - 1);
+    snprintf(m.dir, sizeof(m.dir), "%s", dir);
     rig_order(r, MSG_TAKE_WRITE, &m);
 }
 
