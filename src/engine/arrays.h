@@ -12,12 +12,14 @@
  * A hold is one copy: [lo, hi) of this rank's shard of one array of one unit, to memory that was
  * there before.
  *
- *            arrays_take: content is there ------------------------> HOLD_DONE (returned at once)
- *   HOLD_IDLE arrays_take: wanted version not there, or being written -> HOLD_WAITING
- *            arrays_fix: at a boundary ----------------------------> HOLD_OWED (or HOLD_DONE: no
- * content) HOLD_WAITING  group_publish: version reached ------------------> HOLD_OWED; passed ->
- * HOLD_DONE HOLD_OWED     arrays_serve, or *_begin before the overwrite ---> HOLD_DONE any
- * arrays_cancel -----------------------------------> HOLD_IDLE */
+ *   HOLD_IDLE -----> HOLD_DONE     arrays_take: the content is there, there is none and none to
+ *                                  come, or the version wanted is gone (returned at once)
+ *   HOLD_IDLE -----> HOLD_WAITING  arrays_take: it is being written, or the version is to come
+ *   HOLD_IDLE -----> HOLD_OWED     arrays_fix, at a boundary (HOLD_DONE: there is no content)
+ *   HOLD_WAITING --> HOLD_OWED     arrays_*_end: the version is there; arrays_fix
+ *   HOLD_WAITING --> HOLD_DONE     arrays_*_end: it was passed; arrays_grads_none
+ *   HOLD_OWED -----> HOLD_DONE     arrays_serve, or arrays_*_begin before the overwrite
+ *   any -----------> HOLD_IDLE     arrays_cancel */
 #ifndef GFS_ENGINE_ARRAYS_H
 #define GFS_ENGINE_ARRAYS_H
 
