@@ -136,3 +136,14 @@ tests_unit_test_takes_explore_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
 gfs_unit_tests += tests/unit/test_restore
 tests_unit_test_restore_SOURCES = tests/unit/test_restore.c
 tests_unit_test_restore_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+# The manual, against the tables that it describes.
+check_PROGRAMS += tests/unit/print_knobs
+tests_unit_print_knobs_SOURCES = tests/unit/print_knobs.c
+tests_unit_print_knobs_LDADD = $(GFS_CORE_LINK)
+if HAVE_FUSE
+check_PROGRAMS += tests/unit/print_mount_files
+tests_unit_print_mount_files_SOURCES = tests/unit/print_mount_files.c
+tests_unit_print_mount_files_CPPFLAGS = $(libgfs_fsmount_a_CPPFLAGS)
+tests_unit_print_mount_files_LDADD = $(GFS_FSMOUNT_LINK)
+endif
+gfs_test_scripts += tests/unit/man.sh
