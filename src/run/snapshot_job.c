@@ -51,7 +51,10 @@ const char *snapshots_running(const struct supervisor *s) {
 static void job_failed(struct supervisor *s, uint32_t code, const char *why) {
     struct snapshot_job *j = s->snapshots.job;
     char text[MSG_TEXT_BYTES];
-    snprintf(text, sizeof text, "snapshot %s: %s", j->name, *why ? why : strerror((int)code));
+    if (strncmp(why, "snapshot ", 9) == 0) /* the store has named it */
+        snprintf(text, sizeof text, "%s", why);
+    else
+        snprintf(text, sizeof text, "snapshot %s: %s", j->name, *why ? why : strerror((int)code));
     s->snapshots.job = NULL;
     wide_release(s, j->wide);
     if (j->is_writing)

@@ -175,6 +175,12 @@ static void note_step(struct supervisor *s, const struct msg_boundary *m) {
     record_step(&s->record, &row);
 }
 
+void supervisor_rests(struct supervisor *s) {
+    s->goal.waiting = true;
+    supervisor_update_state(s);
+    settle(s);
+}
+
 void supervisor_on_boundary(struct supervisor *s, const struct msg_boundary *m) {
     if (m->epoch != s->world.epoch || !world_is_ready(s))
         return;
@@ -223,12 +229,12 @@ void supervisor_world_ready(struct supervisor *s, uint64_t gen, uint64_t step,
     static const char *const from[] = {"from the beginning", "from snapshot "};
     bool resumed = *s->world.resume_name != '\0';
     s->goal.ready = true;
-    s->goal.waiting = false;
     s->goal.done = false;
     s->snapshots.has_saved = resumed;
     s->snapshots.saved_gen = gen;
     s->status.time_ns = loop_time_ns();
     s->goal.ordered = goal_orders(&s->goal, commands_wanted_step(s));
+    s->goal.waiting = s->goal.ordered <= step; /* a new world rests until it gets orders */
     save_config(s);
     if (s->state == RUN_STARTING)
         say_hello(s, summary);
@@ -241,6 +247,7 @@ void supervisor_world_ready(struct supervisor *s, uint64_t gen, uint64_t step,
     pins_world_ready(s);
     commands_execute(s);
     snapshots_start_timer(s);
+    settle(s);
 }
 
 void supervisor_fail(struct supervisor *s, const char *why) {
@@ -480,12 +487,12 @@ int supervisor_run(const struct request *q) {
     if (!s)
         return 1;
     int code = run(s);
-    uint64_t step = s->goal.step;
+    uint64_t step = snapshots_newest_step(s);
     bool stopped = s->stop.phase != STOP_NONE, is_done = s->stop.is_done;
     supervisor_close(s);
     if (code == 0 && is_done)
         printf("Done: step %" PRIu64 " is in the newest snapshot.\n", step);
     else if (code == 0 && stopped)
-        printf("Stopped at step %" PRIu64 "; the same command goes on.\n", step);
+        printf("Stopped; the same command goes on from step %" PRIu64 ".\n", step);
     return code;
 }

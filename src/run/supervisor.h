@@ -293,7 +293,8 @@ void supervisor_error(struct supervisor *s, const char *fmt, ...)
 void supervisor_event(struct supervisor *s, const char *kind, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void supervisor_goal_changed(
-    struct supervisor *s); /* orders, commands that need no more steps, state */
+    struct supervisor *s);                   /* orders, commands that need no more steps, state */
+void supervisor_rests(struct supervisor *s); /* the ranks do, though no boundary said so */
 void supervisor_on_boundary(struct supervisor *s, const struct msg_boundary *m);
 void supervisor_world_ready(struct supervisor *s, uint64_t gen, uint64_t step, const char *summary);
 /* The world is of no use any more; why is for people. final: starting again would not help. */

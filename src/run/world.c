@@ -350,8 +350,7 @@ static void check_doubt(struct supervisor *s, const struct msg_rank_alive *m) {
         w->doubtful_ns = now;
     else if (now - w->doubtful_ns > DOUBT_MS * 1000000ull) {
         w->doubtful_ns = 0;
-        s->goal.waiting = true;
-        supervisor_update_state(s);
+        supervisor_rests(s);
     }
 }
 

@@ -146,7 +146,7 @@ static void on_write(struct fake *f, const struct msg_take_write *m) {
     if (!w)
         return;
     uint8_t *dump = calloc(1, layout_dump_bytes(&f->layout, w->mask, f->rank) + 1);
-    snprintf(state, sizeof state, "{\"step\":%" PRIu64 "}", f->step);
+    snprintf(state, sizeof state, "{\"sequences\":%" PRIu64 "}", f->step);
     if (file_named_by("FAKE_FULL"))
         err_set(&err, ENOSPC, "the disk is full");
     else

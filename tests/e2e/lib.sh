@@ -21,7 +21,7 @@ finish() {
             [ "$(readlink "/proc/$pid/cwd")" = "$work" ]; then
             kill -9 "$pid" 2>/dev/null
         fi
-        umount -l "${dir%.run}" 2>/dev/null
+        ! grep -q " ${dir%.run} fuse\| ${dir%.run} .* - fuse.gatherfs" /proc/self/mountinfo || umount -l "${dir%.run}"
     done
     wait
     cd / && rm -rf "$work"

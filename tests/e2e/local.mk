@@ -1,6 +1,7 @@
 # tests/e2e: a whole run, as a user starts it.
 gfs_test_scripts += \
 	tests/e2e/test_cmdline.sh \
+	tests/e2e/test_run.sh \
 	tests/e2e/test_supervisor.sh
 EXTRA_DIST += tests/e2e/lib.sh
 

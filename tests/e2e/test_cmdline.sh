@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The command line: usage, suggestions, help, and the completion that must know every option.
-. "${GFS_SRC:-.}/tests/e2e/lib.sh"
+. "${GFS_SRC:?is set by make check}/tests/e2e/lib.sh" || exit 1
 
 exits() { # STATUS PATTERN ARGUMENT...
     local status=$1 pattern=$2 got text

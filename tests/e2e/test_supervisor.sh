@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The supervisor with a double in place of the ranks: commands, resuming, faults.
-. "${GFS_SRC:-.}/tests/e2e/lib.sh"
+. "${GFS_SRC:?is set by make check}/tests/e2e/lib.sh" || exit 1
 export GATHERFS_RANK_PROGRAM=$GFS_BUILD/tests/e2e/fake_rank
 echo text >data
 run=(--data data --ranks 1)
