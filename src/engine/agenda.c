@@ -93,6 +93,13 @@ int inbox_put_restore(struct inbox *i, uint64_t command, const char *dir) {
     return 0;
 }
 
+void inbox_rest(struct inbox *i, uint64_t goal_step, uint64_t step) {
+    pthread_mutex_lock(&i->lock);
+    if (i->goal_step == goal_step)
+        i->goal_step = step;
+    pthread_mutex_unlock(&i->lock);
+}
+
 void inbox_put_quit(struct inbox *i) {
     pthread_mutex_lock(&i->lock);
     i->quit = true;

@@ -347,6 +347,7 @@ static int rank_restore(struct rank *r, struct err *err) {
         return err_set(err, ENOMEM, "no memory for the answer to restore");
     bool changed;
     struct err why = {0};
+    bool rested = r->step >= r->agenda->goal_step;
     r->gen++;
     int rc = rank_restore_from(r, r->agenda->dir, &changed, &why);
     if (rc != 0 && changed) {
@@ -354,8 +355,10 @@ static int rank_restore(struct rank *r, struct err *err) {
         goto out;
     }
     /* A failed one changed nothing, but gen never goes back. */
+    if (rested && r->rank == 0)
+        inbox_rest(r->inbox, r->agenda->goal_step, r->step);
     r->reported = false;
-    rank_report(r, r->step >= r->agenda->goal_step);
+    rank_report(r, rested);
     m->command = r->agenda->command;
     m->gen = r->gen;
     m->step = r->step;
@@ -468,9 +471,7 @@ int rank_run(const struct rank_options *o) {
         rc = rank_loop(r, &err);
     if (rc != 0)
         log_error("%s", err.text);
-    /* Others who failed only because one did say nothing: the first cause is the news. */
-    if (rc != -ECANCELED)
-        rank_bye(r, &err);
+    rank_bye(r, &err);
     rank_free(r);
     if (rc != 0 && world)
         comm_world_abort(1);

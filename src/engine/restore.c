@@ -73,16 +73,23 @@ static int restore_unit(const struct restore_args *r, struct snapshot *s, uint32
     return 0;
 }
 
-/* All ranks learn whether all succeeded. */
+/* All ranks learn whether all succeeded, and if not, the first failing rank's reason. */
 static int restore_agree(const struct restore_args *r, int rc, struct err *err) {
-    uint64_t verdict = rc != 0 ? 1 : 0;
-    int agreed = r->comm_ops->all_reduce_u64(r->comm, &verdict, 1, COMM_MAX);
+    uint64_t failing = rc != 0 ? r->rank : UINT64_MAX;
+    int agreed = r->comm_ops->all_reduce_u64(r->comm, &failing, 1, COMM_MIN);
+    if (agreed == 0 && failing == UINT64_MAX)
+        return 0;
+    struct err why = {0};
+    if (agreed == 0 && failing == r->rank)
+        why = *err;
+    if (agreed == 0)
+        agreed = r->comm_ops->broadcast(r->comm, &why, sizeof(why), (uint32_t)failing);
     if (agreed != 0)
         return err_set(err, -agreed, "the ranks could not agree on the restore: %s",
                        err_name(-agreed));
-    if (verdict != 0 && rc == 0)
-        return err_set(err, ECANCELED, "another rank could not load the snapshot");
-    return rc;
+    why.text[sizeof(why.text) - 1] = '\0';
+    *err = why;
+    return -why.code;
 }
 
 int restore_load(const struct restore_args *r, const char *dir, uint64_t *step, bool *changed,

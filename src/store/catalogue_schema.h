@@ -3,6 +3,7 @@
 #define GFS_STORE_CATALOGUE_SCHEMA_H
 
 #include <sqlite3.h>
+#include <stdbool.h>
 
 #include "base/err.h"
 
