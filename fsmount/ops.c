@@ -309,6 +309,9 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
     struct key k;
     struct bundle *b;
     bool writes = (fi->flags & O_ACCMODE) != O_RDONLY || (fi->flags & O_TRUNC) != 0;
+    /* A close need not wait for us: a process that starts our successor while it has files of this
+     * mount open would hang in exec, with the successor in it. */
+    fi->noflush = 1;
     if (writes && !ino_is_control(ino)) {
         fuse_reply_err(req, EROFS);
         return;

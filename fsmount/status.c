@@ -398,12 +398,9 @@ uint64_t status_file_time_ns(struct status *s, uint32_t file) {
 /* ---- ranks/ */
 
 const char *status_rank_file_name(uint32_t file) {
-    static const char *const names[RANK_FILE_COUNT] = {[RANK_DIR] = "",
-                                                       [RANK_STATE] = "state",
-                                                       [RANK_LAST_SEEN] = "last_seen",
-                                                       [RANK_MEMORY] = "memory",
-                                                       [RANK_PID] = "pid",
-                                                       [RANK_HOLDS] = "holds"};
+    static const char *const names[RANK_FILE_COUNT] = {
+        [RANK_DIR] = "",          [RANK_STATE] = "state", [RANK_LAST_SEEN] = "last_seen",
+        [RANK_MEMORY] = "memory", [RANK_PID] = "pid",     [RANK_HOLDS] = "holds"};
     return names[file];
 }
 

@@ -223,9 +223,10 @@ int check_file(const struct fake_world *f, const char *path, uint32_t array, con
         rc = -EBADMSG;
     if (rc == 0 && npy) {
         npy_header(&t->spec, header);
-        if (pread(fd, got, sizeof(got), 0) != NPY_HEADER_BYTES ||
-            memcmp(got, header, sizeof(got)) != 0)
-            rc = -EBADMSG;
+        ssize_t n = pread(fd, got, sizeof(got), 0);
+        rc = n < 0                                                            ? -errno
+             : n != NPY_HEADER_BYTES || memcmp(got, header, sizeof(got)) != 0 ? -EBADMSG
+                                                                              : 0;
     }
     if (rc == 0)
         rc = check_range(f, fd, array, tensor, npy, &v, 0, t->numel);

@@ -1,0 +1,3 @@
+#!/bin/sh
+# The daemon dies, and how a mount ends.
+exec "$GFS_BUILD/tests/mount/restart"
