@@ -16,4 +16,9 @@ tests_mount_commands_SOURCES = tests/mount/commands.c $(gfs_mount_double)
 tests_mount_commands_LDADD = $(GFS_CORE_LINK)
 tests_mount_restart_SOURCES = tests/mount/restart.c $(gfs_mount_double)
 tests_mount_restart_LDADD = $(GFS_CORE_LINK)
+# The pure parts of the daemon.
+gfs_unit_tests += tests/unit/test_mount_parts
+tests_unit_test_mount_parts_SOURCES = tests/unit/test_mount_parts.c
+tests_unit_test_mount_parts_CPPFLAGS = $(libgfs_fsmount_a_CPPFLAGS)
+tests_unit_test_mount_parts_LDADD = $(GFS_FSMOUNT_LINK) $(CMOCKA_LIBS)
 endif
