@@ -1,5 +1,7 @@
 # tests/e2e: a whole run, as a user starts it.
 gfs_test_scripts += \
+	tests/e2e/test_readers.py \
+	tests/e2e/test_saves.sh \
 	tests/e2e/test_cmdline.sh \
 	tests/e2e/test_run.sh \
 	tests/e2e/test_supervisor.sh
