@@ -48,7 +48,7 @@ find_fuse() {
     if ! { [ -c /dev/fuse ] && : <>/dev/fuse; } 2>/dev/null; then
         no_mount="/dev/fuse cannot be opened"
     elif [ "$(id -u)" = 0 ]; then
-        unshare -m true 2>/dev/null || no_mount="root may not mount here"
+        unshare -m --propagation unchanged true 2>/dev/null || no_mount="root may not mount here"
     elif ! command -v fusermount3 >/dev/null; then
         no_mount="fusermount3 is not there" fix='apt-get install fuse3'
     fi
