@@ -68,7 +68,8 @@ static const struct command_line commands[] = {
      "show the snapshots of a run that does not run"},
     {"ckpt", ckpt_main, "ckpt list|verify|rm RUN_DIR [NAME]...",
      "list, check and remove snapshots"},
-    {"plan", plan_main, "plan [OPTION]...", "print what a step is made of, without training"},
+    {"plan", plan_main, "plan [OPTION]...",
+     "units and bytes a rank, for any model and number of ranks; the options are those of run"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
@@ -84,8 +85,12 @@ static void help(FILE *out) {
 }
 
 static int command_help(const struct command_line *c) {
+    static char help_option[] = "--help";
+    char *args[] = {help_option, help_option, NULL};
     if (c->main == run_main)
         cmdline_help(stdout);
+    else if (c->main == ckpt_main)
+        return ckpt_main(2, args);
     else
         printf("usage: gatherfs %s\n\n%s\n", c->usage, c->help);
     return EXIT_SUCCESS;

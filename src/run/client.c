@@ -165,7 +165,7 @@ static int wait_stopped(struct client *c, struct err *err) {
 int client_stop_main(int argc, char **argv) {
     struct client *c;
     struct err err = {0};
-    if (argc != 2)
+    if (argc != 2 || argv[1][0] == '-')
         return wrong_usage("stop MNT|RUN_DIR");
     if (client_open(argv[1], &c, &err))
         return say_error(&err);
@@ -186,7 +186,7 @@ static void print_number(const char *name, double x, const char *unit) {
 int client_status_main(int argc, char **argv) {
     struct client *c;
     struct err err = {0};
-    if (argc != 2)
+    if (argc != 2 || argv[1][0] == '-')
         return wrong_usage("status MNT|RUN_DIR");
     if (client_open(argv[1], &c, &err))
         return say_error(&err);
@@ -212,7 +212,7 @@ int client_status_main(int argc, char **argv) {
 int client_command_main(int argc, char **argv) {
     struct client *c;
     struct err err = {0};
-    if (argc != 4 && argc != 5)
+    if ((argc != 4 && argc != 5) || argv[1][0] == '-')
         return wrong_usage("command MNT|RUN_DIR NAME VALUE [ID]");
     if (client_open(argv[1], &c, &err))
         return say_error(&err);

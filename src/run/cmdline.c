@@ -111,6 +111,12 @@ static int settle_paths(struct config *c, struct err *err) {
         free(path);
     }
     free(list);
+    if (!rc && strchr(c->model, '/')) {
+        char *path = realpath(c->model, NULL);
+        rc = path ? config_set(c, knob_find("model"), path, err)
+                  : err_set(err, errno, "model: %s: %s", c->model, strerror(errno));
+        free(path);
+    }
     return rc;
 }
 

@@ -130,6 +130,7 @@ void commands_on_restored(struct supervisor *s, const struct msg_restored *m) {
         s->gen = m->gen;
     if (!m->code) {
         s->goal.step = m->step;
+        s->has_grads = false;
         if (c)
             snapshots_restored(s, c->value, m->gen);
         supervisor_event(s, "restore", "%s: step %" PRIu64, c ? c->value : "a snapshot", m->step);

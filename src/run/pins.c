@@ -89,8 +89,7 @@ static void pin_failed(struct supervisor *s, struct pin *p, uint32_t code) {
     p->code = code;
     struct command *c = p->command;
     p->command = NULL;
-    const char *why =
-        code == ENOBUFS ? "no memory for it in the ranks: see take_memory" : err_name((int)code);
+    const char *why = code == ENOBUFS ? "the ranks have no memory for it" : err_name((int)code);
     if (c) {
         /* Who wrote to control/pin is told, and sees no pin. */
         commands_finish(s, c, code, "pin %s: %s", p->name, why);
@@ -136,6 +135,7 @@ static void on_change(struct supervisor *s, struct wide *w) {
 }
 
 static void pin_take(struct supervisor *s, struct pin *p) {
+    p->mask = supervisor_arrays(s, ARRAY_MASK_ALL);
     p->wide = wide_start(s, p->mask, false, on_change, p);
     if (!p->wide || remember_world(s, p)) {
         pin_failed(s, p, ENOMEM);
@@ -167,7 +167,7 @@ int pins_make(struct supervisor *s, const char *name, struct command *command, s
         return err_set(err, ENOMEM, "no memory");
     }
     p->id = ++s->pins.last_id;
-    p->mask = ARRAY_MASK_ALL;
+    p->mask = supervisor_arrays(s, ARRAY_MASK_ALL);
     p->time_ns = loop_time_ns();
     p->command = command;
     snprintf(p->name, sizeof p->name, "%s", name);

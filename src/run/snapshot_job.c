@@ -215,7 +215,8 @@ int snapshots_begin(struct supervisor *s, const char *name, struct command *comm
         snprintf(j->name, sizeof j->name, "%s", name);
     else
         automatic_name(s, s->goal.step, j->name);
-    uint32_t mask = ARRAY_MASK_STATE | (s->config.snapshot_grads ? ARRAY_BIT(ARRAY_GRADS) : 0);
+    uint32_t mask =
+        supervisor_arrays(s, s->config.snapshot_grads ? ARRAY_MASK_ALL : ARRAY_MASK_STATE);
     j->wide = wide_start(s, mask, true, on_change, j);
     if (!j->wide) {
         job_free(j);

@@ -188,8 +188,10 @@ void supervisor_on_boundary(struct supervisor *s, const struct msg_boundary *m) 
         s->gen = m->gen;
     s->goal.step = m->step;
     s->status.time_ns = loop_time_ns();
-    if (m->first_of_step)
+    if (m->first_of_step) {
+        s->has_grads = true;
         note_step(s, m);
+    }
     /* A rest under older orders is none. */
     s->goal.waiting = m->waiting && m->goal_step == s->goal.ordered;
     supervisor_update_state(s);
@@ -224,12 +226,18 @@ static void save_config(struct supervisor *s) {
         supervisor_error(s, "%s", err.text);
 }
 
+uint32_t supervisor_arrays(const struct supervisor *s, uint32_t array_mask) {
+    bool has_grads = world_is_ready(s) && s->has_grads;
+    return has_grads ? array_mask : array_mask & ~ARRAY_BIT(ARRAY_GRADS);
+}
+
 void supervisor_world_ready(struct supervisor *s, uint64_t gen, uint64_t step,
                             const char *summary) {
     static const char *const from[] = {"from the beginning", "from snapshot "};
     bool resumed = *s->world.resume_name != '\0';
     s->goal.ready = true;
     s->goal.done = false;
+    s->has_grads = false;
     s->snapshots.has_saved = resumed;
     s->snapshots.saved_gen = gen;
     s->status.time_ns = loop_time_ns();

@@ -262,7 +262,8 @@ struct supervisor {
     bool config_is_dirty;
     struct rundir rundir;
     enum run_state state;
-    uint64_t gen; /* the highest that any world had */
+    uint64_t gen;   /* the highest that any world had */
+    bool has_grads; /* the world has made a step since it started or was restored */
     struct goal goal;
     struct ledger *ledger;
     struct record record;
@@ -296,6 +297,8 @@ void supervisor_goal_changed(
     struct supervisor *s);                   /* orders, commands that need no more steps, state */
 void supervisor_rests(struct supervisor *s); /* the ranks do, though no boundary said so */
 void supervisor_on_boundary(struct supervisor *s, const struct msg_boundary *m);
+/* What a wide take made now can show: without gradients where there are none. */
+uint32_t supervisor_arrays(const struct supervisor *s, uint32_t array_mask);
 void supervisor_world_ready(struct supervisor *s, uint64_t gen, uint64_t step, const char *summary);
 /* The world is of no use any more; why is for people. final: starting again would not help. */
 void supervisor_world_failed(struct supervisor *s, const char *why, bool is_final);

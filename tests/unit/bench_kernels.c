@@ -1,8 +1,12 @@
 /* bench_kernels.c - what a training step of one rank spends beside its matrix products.
  *
- * Usage: bench_kernels [PRESET [B [T [THREADS [STEPS [KERNELS]]]]]] (gpt2:124M 4 256 1 3, the best
- * kernels). Times the step's products alone, then whole steps (forward, backward, norm, AdamW)
- * through a table of operations that takes the time of each. The best of STEPS counts. */
+ * Usage: bench_kernels [--serve] [PRESET [B [T [THREADS [STEPS [KERNELS]]]]]] (gpt2:124M 4 256 1 3,
+ * the best kernels). Times the step's products alone, then whole steps (forward, backward, norm,
+ * AdamW) through a table of operations that takes the time of each. The best of STEPS counts.
+ *
+ * --serve: for tools/bench, which measures what several processes take at once. One step; then each
+ * line of standard input, "own" or "blas" (the step's products) or "copy BYTES", is done once and
+ * answered with seconds of the clock and seconds of processor time. */
 #include "config.h"
 
 #include <stdio.h>
@@ -34,11 +38,13 @@ static size_t gemm_count;
 /* With one thread its CPU time: others on this machine do not count. */
 static clockid_t the_clock = CLOCK_THREAD_CPUTIME_ID;
 
-static double now(void) {
+static double clock_seconds(clockid_t clock) {
     struct timespec t;
-    clock_gettime(the_clock, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+static double now(void) { return clock_seconds(the_clock); }
 
 static void count(const char *name, double since) {
     double seconds = now() - since;
@@ -192,9 +198,35 @@ static void print_times(double step, double gemms, double blas_gemms) {
            gemms, step / gemms, blas_gemms, step / blas_gemms);
 }
 
+/* Memory of this size is in no cache. */
+static void copy_alone(struct harness *h, size_t bytes) {
+    size_t whole = h->elems * sizeof(float);
+    for (size_t done = 0; done < bytes; done += whole)
+        memcpy(h->grads, h->params, bytes - done < whole ? bytes - done : whole);
+}
+
+static void serve(struct harness *h, struct device *own, struct device *blas) {
+    char line[64];
+    printf("ready\n");
+    fflush(stdout);
+    while (fgets(line, sizeof(line), stdin) != NULL) {
+        double wall = clock_seconds(CLOCK_MONOTONIC), cpu = clock_seconds(CLOCK_PROCESS_CPUTIME_ID);
+        if (strncmp(line, "copy ", 5) == 0)
+            copy_alone(h, (size_t)strtoull(line + 5, NULL, 10));
+        else
+            gemms_alone(h, strcmp(line, "blas\n") == 0 ? blas : own);
+        printf("%.6f %.6f\n", clock_seconds(CLOCK_MONOTONIC) - wall,
+               clock_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu);
+        fflush(stdout);
+    }
+}
+
 static double smaller(double best, double x) { return best == 0 || x < best ? x : best; }
 
 int main(int argc, char **argv) {
+    bool serves = argc > 1 && strcmp(argv[1], "--serve") == 0;
+    argc -= serves;
+    argv += serves;
     size_t B = argument(argc, argv, 2, 4), T = argument(argc, argv, 3, 256),
            threads = argument(argc, argv, 4, 1);
     size_t steps = argument(argc, argv, 5, 3);
@@ -226,8 +258,13 @@ int main(int argc, char **argv) {
            (double)h.arena_bytes / 1e6);
 
     double best = 0, best_gemms = 0, best_blas = 0;
-    struct op_time best_times[OP_MAX];
-    for (size_t i = 0; i <= steps; i++) { /* the first touches the memory */
+    struct op_time best_times[OP_MAX] = {0};
+    if (serves) {
+        harness_train(&h, &batch, false);
+        harness_update(&h, 1e-4, 0.1, 1.0);
+        serve(&h, dev, blas);
+    }
+    for (size_t i = 0; i <= steps && !serves; i++) { /* the first touches the memory */
         memset(op_times, 0, sizeof(op_times));
         gemm_count = 0;
         double since = now();
@@ -247,7 +284,8 @@ int main(int argc, char **argv) {
         }
     }
     memcpy(op_times, best_times, sizeof(op_times));
-    print_times(best, best_gemms, best_blas);
+    if (!serves)
+        print_times(best, best_gemms, best_blas);
     free(tokens);
     free(targets);
     free(config);
