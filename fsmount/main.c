@@ -68,8 +68,12 @@ static void on_lost(void *ctx, uint64_t epoch, uint32_t rank) {
     struct daemon *d = ctx;
     takes_lost(d->takes, epoch, rank);
     wides_lost(d->wides, epoch, rank);
-    if (epoch == world_epoch(d->world))
-        bundles_world_lost(d->bundles);
+    if (epoch != world_epoch(d->world))
+        return;
+    bundles_world_lost(d->bundles);
+    /* The rank may be alive: it drops a daemon that did not read, as one that was stopped. */
+    struct msg_rank_link again = {.epoch = epoch, .rank = rank};
+    msg_send(d->supervisor, MSG_RANK_LINK, 0, &again, NULL, 0);
 }
 
 static void on_replaced(void *ctx, uint32_t rank) {

@@ -154,6 +154,7 @@ static int session_start_fuse(struct session *s, struct err *err) {
     char *argv[] = {"gatherfs-mountd", "-o", "max_read=1048576", NULL};
     struct fuse_args args = FUSE_ARGS_INIT(3, argv);
     s->fuse = fuse_session_new(&args, s->setup.ops, sizeof(*s->setup.ops), s);
+    fuse_opt_free_args(&args); /* libfuse made a copy */
     if (s->fuse == NULL)
         return err_set(err, EINVAL, "libfuse makes no session");
     if (fuse_session_custom_io(s->fuse, &io, s->setup.fuse_fd) != 0)

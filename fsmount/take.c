@@ -513,8 +513,13 @@ void takes_replaced(struct takes *t, uint32_t rank) {
     for (struct take *take = t->all; take != NULL; take = take->next) {
         struct part *p = take_part(take, rank);
         bool fixing = take->phase == TAKE_FIXING && (p != NULL || rank == 0);
-        if (fixing)
+        if (fixing) {
+            /* Under a new number: the old one may still stand on an agenda, and would be copied
+             * once more into memory that is shown by then. */
+            take_release(t, take);
+            take->number = t->next_number++;
             take->phase = TAKE_ASKING;
+        }
         for (uint32_t i = 0; fixing && i < take->part_count; i++)
             part_ask(t, take, &take->parts[i], 0);
         if (!fixing && take->phase == TAKE_ASKING && p != NULL && p->pending)
