@@ -176,6 +176,7 @@ static void on_frame(void *arg, struct peer *p, struct frame *f) {
         DECODE(MSG_COMMAND, msg_command, commands_receive(s, p, f->id, &m))
         DECODE(MSG_WIDE_OPEN, msg_wide_open, wide_on_open(s, &m))
         DECODE(MSG_WIDE_CLOSE, msg_wide_close, wide_on_close(s, &m))
+        DECODE(MSG_RANK_LINK, msg_rank_link, world_meet_again(s, &m))
         DECODE(MSG_UNMOUNTED, msg_unmounted, s->mountd.has_unmounted = true)
     }
     log_warn("the mount's daemon: %s is not understood", msg_type_name(f->type));

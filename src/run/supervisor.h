@@ -85,6 +85,8 @@ void world_send(struct supervisor *s, uint32_t rank, uint16_t type, const void *
 void world_send_all(struct supervisor *s, uint16_t type, const void *msg);
 /* A new daemon, or a new world: introduces them to each other. */
 void world_meet_daemon(struct supervisor *s);
+/* The daemon lost its link to a rank of this world. */
+void world_meet_again(struct supervisor *s, const struct msg_rank_link *m);
 bool world_is_ready(const struct supervisor *s);
 
 /* ---- mountd.c: the daemon */

@@ -523,3 +523,10 @@ void world_meet_daemon(struct supervisor *s) {
     for (uint32_t r = 0; m.world_size && r < w->size; r++)
         meet(s, r);
 }
+
+void world_meet_again(struct supervisor *s, const struct msg_rank_link *m) {
+    const struct world *w = &s->world;
+    if (s->mountd.is_ready && world_is_ready(s) && m->epoch == w->epoch && m->rank < w->size &&
+        w->ranks[m->rank].peer)
+        meet(s, m->rank);
+}

@@ -51,7 +51,7 @@ enum msg_type {
     MSG_FUSE_INIT,         /* D->S the kernel's INIT, kept for a successor */
     MSG_DAEMON_READY,      /* D->S serving */
     MSG_WORLD,     /* S->D a world of ranks of a new epoch is ready (or gone: world_size 0) */
-    MSG_RANK_LINK, /* S->D fd: stream to `rank` of `epoch` */
+    MSG_RANK_LINK, /* S->D fd: stream to `rank` of `epoch`; D->S without: it ended, make another */
     MSG_STATUS,    /* S->D all status values, whenever one changed; the first one comes after what a
                     * new daemon has to know    to answer requests sent again (snapshots, pins, world):
                     * with it the daemon begins to serve */

@@ -630,6 +630,7 @@ static void daemon_frame(struct fake_world *f, struct frame *fr) {
         struct msg_command command;
         struct msg_wide_open open;
         struct msg_wide_close close;
+        struct msg_rank_link again;
         struct msg_unmounted unmounted;
     } m;
     if (msg_decode(fr->type, fr->payload, fr->len_bytes, &m) != 0)
@@ -652,6 +653,9 @@ static void daemon_frame(struct fake_world *f, struct frame *fr) {
         break;
     case MSG_WIDE_CLOSE:
         f->wides_open--;
+        break;
+    case MSG_RANK_LINK:
+        f->links_asked++;
         break;
     case MSG_UNMOUNTED:
         f->unmounted = true;

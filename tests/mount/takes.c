@@ -336,6 +336,7 @@ static void lost(struct fake_world *f) {
         check(check_range(f, held, ARRAY_PARAMS, weight, true, &v, 0, 1024 * 1025) == 0,
               "an open file keeps its bytes");
         fake_lock(f);
+        check(f->links_asked == (uint32_t)i + 1, "the supervisor is asked for another link");
         fake_world_down(f);
         fake_world_up(f);
         fake_unlock(f);
