@@ -64,16 +64,15 @@ static void on_complete(void *ctx) {
     wides_world(d->wides);
 }
 
+/* Its takes are over. If the rank itself lives, the supervisor can make another link; if not, it
+ * knows better. */
 static void on_lost(void *ctx, uint64_t epoch, uint32_t rank) {
     struct daemon *d = ctx;
+    struct msg_rank_link again = {.epoch = epoch, .rank = rank};
     takes_lost(d->takes, epoch, rank);
     wides_lost(d->wides, epoch, rank);
-    if (epoch != world_epoch(d->world))
-        return;
-    bundles_world_lost(d->bundles);
-    /* The rank may be alive: it drops a daemon that did not read, as one that was stopped. */
-    struct msg_rank_link again = {.epoch = epoch, .rank = rank};
-    msg_send(d->supervisor, MSG_RANK_LINK, 0, &again, NULL, 0);
+    if (epoch == world_epoch(d->world) && world_is_up(d->world))
+        msg_send(d->supervisor, MSG_RANK_LINK, 0, &again, NULL, 0);
 }
 
 static void on_replaced(void *ctx, uint32_t rank) {
@@ -125,9 +124,13 @@ union message {
 };
 
 static int on_world(struct daemon *d, const struct msg_world *m, struct err *err) {
+    uint64_t before = world_epoch(d->world);
+    bool ended = before != 0 && (m->world_size == 0 || m->epoch != before);
     int rc = world_set(d->world, m, err);
     takes_world_changed(d->takes);
     wides_world_changed(d->wides);
+    if (ended)
+        bundles_world_lost(d->bundles);
     daemon_configure(d);
     return rc;
 }

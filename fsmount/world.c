@@ -209,6 +209,7 @@ void world_table(struct world *w, const struct msg_rank_table *m) {
 }
 
 uint64_t world_epoch(const struct world *w) { return w->epoch; }
+bool world_is_up(const struct world *w) { return w->world_size != 0; }
 bool world_is_complete(const struct world *w) { return w->complete; }
 struct model *world_model(const struct world *w) {
     return w->model;

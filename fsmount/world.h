@@ -44,6 +44,8 @@ int world_add_link(struct world *w, const struct msg_rank_link *m, int fd);
 void world_table(struct world *w, const struct msg_rank_table *m);
 
 uint64_t world_epoch(const struct world *w);
+/* The supervisor says that there is one. */
+bool world_is_up(const struct world *w);
 bool world_is_complete(const struct world *w);
 /* The newest layout, also after its world has ended; NULL before the first. */
 struct model *world_model(const struct world *w);

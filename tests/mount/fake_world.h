@@ -67,7 +67,7 @@ struct fake_world {
     uint64_t session;
     bool ready, unmounted, offline, mask_resend;
     uint32_t links_asked; /* links that the daemon lost and wants again */
-    int daemon_status; /* of waitpid, -1 while it runs */
+    int daemon_status;    /* of waitpid, -1 while it runs */
     /* the run */
     struct config config;
     struct layout layout;

@@ -309,6 +309,18 @@ static void interrupted(struct fake_world *f) {
           "and the next open works");
 }
 
+/* The request comes beside the answer to the reader, not before it. */
+static bool links_asked(struct fake_world *f, uint32_t count) {
+    uint32_t asked = 0;
+    for (int i = 0; i < 200 && asked < count; i++) {
+        fake_lock(f);
+        asked = f->links_asked;
+        fake_unlock(f);
+        usleep(10000);
+    }
+    return asked == count;
+}
+
 static void lost(struct fake_world *f) {
     struct version v = {0};
     int held = open_at(f, O_RDONLY, weight_path);
@@ -321,6 +333,10 @@ static void lost(struct fake_world *f) {
                      {FAKE_GARBAGE, "a rank that sends garbage"},
                      {FAKE_UNSEALED, "a segment that could shrink"}};
         set_mode(f, 1, cases[i].mode);
+        usleep(100000); /* what the last world's end brought has come */
+        fake_lock(f);
+        f->links_asked = 0;
+        fake_unlock(f);
         pid_t pid = fork();
         if (pid == 0)
             _exit(open_at(f, O_RDONLY, weight_path) + EIO);
@@ -335,8 +351,8 @@ static void lost(struct fake_world *f) {
         check(status == 0, "%s: EIO (%d)", cases[i].what, WEXITSTATUS(status));
         check(check_range(f, held, ARRAY_PARAMS, weight, true, &v, 0, 1024 * 1025) == 0,
               "an open file keeps its bytes");
+        check(links_asked(f, (uint32_t)i + 1), "the supervisor is asked for another link");
         fake_lock(f);
-        check(f->links_asked == (uint32_t)i + 1, "the supervisor is asked for another link");
         fake_world_down(f);
         fake_world_up(f);
         fake_unlock(f);
