@@ -22,7 +22,7 @@
 enum { CKPT_OK = 0, CKPT_FAILED = 1, CKPT_USAGE = 2, CKPT_PROGRESS_MS = 200 };
 
 static const char ckpt_help[] =
-    "Usage: gatherfs ckpt list RUN_DIR\n"
+    "usage: gatherfs ckpt list RUN_DIR\n"
     "       gatherfs ckpt verify RUN_DIR [NAME...]\n"
     "       gatherfs ckpt rm RUN_DIR NAME...\n"
     "\n"

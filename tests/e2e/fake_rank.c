@@ -183,7 +183,10 @@ static int step_of_snapshot(const char *dir, uint64_t *step, struct err *err) {
 
 static void on_restore(struct fake *f, const struct msg_restore *m) {
     struct err err = {0};
+    bool rested = is_waiting(f);
     step_of_snapshot(m->dir, &f->step, &err);
+    if (rested)
+        f->goal = f->step; /* as the real ranks: what rested rests on */
     f->gen++;
     f->reported_goal = ~0ull;
     report(f, false);
