@@ -189,7 +189,7 @@ static void wrong_command_lines_are_two(void **state) {
     assert_int_equal(ckpt("--force", "rm", "@", "a"), 2);
     assert_says("--help");
     assert_int_equal(ckpt("--help", NULL, NULL, NULL), 0);
-    assert_says("Usage: gatherfs ckpt list RUN_DIR");
+    assert_says("usage: gatherfs ckpt list RUN_DIR");
     assert_int_equal(ckpt("rm", "--help", NULL, NULL), 0);
     assert_int_equal(ckpt("list", "/nonexistent", NULL, NULL), 1);
     assert_int_equal(ckpt("list", "/", NULL, NULL), 1);
