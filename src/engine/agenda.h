@@ -40,8 +40,8 @@ int inbox_put_orders(struct inbox *i, uint64_t goal_step, const char *config, si
 int inbox_put_fix(struct inbox *i, uint64_t session, uint64_t number);
 int inbox_put_restore(struct inbox *i, uint64_t command, const char *dir);
 void inbox_put_quit(struct inbox *i);
-/* After a restore to `step`: a world that rested (step before it >= goal_step) rests there too, unless newer
- * orders came meanwhile. */
+/* After a restore to `step`: a world that rested (step before it >= goal_step) rests there too,
+ * unless newer orders came meanwhile. */
 void inbox_rest(struct inbox *i, uint64_t goal_step, uint64_t step);
 
 /* Collective. Rank 0 fills it from its inbox for a world at (gen, step); the others receive it.
