@@ -12,7 +12,7 @@ tests_unit_test_reference_SOURCES = tests/unit/test_reference.c \
 	tests/unit/model_harness.c tests/unit/model_harness.h
 tests_unit_test_reference_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
 EXTRA_DIST += tests/reference/expected_gpt2.txt tests/reference/make_expectations.py \
-	tests/reference/test_expectations.py
+	tests/reference/test_expectations.py tests/reference/test_hf_loss.py
 
 gfs_store_fixture = tests/unit/store_fixture.c tests/unit/store_fixture.h
 gfs_unit_tests += tests/unit/test_tensor tests/unit/test_hf
