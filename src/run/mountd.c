@@ -159,27 +159,61 @@ static void keep_init(struct supervisor *s, const struct msg_fuse_init *m) {
     s->mountd.fuse_init_bytes = m->init.len_bytes;
 }
 
-#define DECODE(TYPE, STRUCT, HANDLE)                                                               \
-    case TYPE: {                                                                                   \
-        struct STRUCT m;                                                                           \
-        if (msg_decode(TYPE, f->payload, f->len_bytes, &m))                                        \
-            break;                                                                                 \
-        HANDLE;                                                                                    \
-        return;                                                                                    \
+static bool daemon_may_send(uint16_t type) {
+    switch (type) {
+    case MSG_FUSE_INIT:
+    case MSG_DAEMON_READY:
+    case MSG_COMMAND:
+    case MSG_WIDE_OPEN:
+    case MSG_WIDE_CLOSE:
+    case MSG_RANK_LINK:
+    case MSG_UNMOUNTED:
+        return true;
+    default:
+        return false;
     }
+}
 
 static void on_frame(void *arg, struct peer *p, struct frame *f) {
     struct supervisor *s = arg;
-    switch (f->type) {
-        DECODE(MSG_FUSE_INIT, msg_fuse_init, keep_init(s, &m))
-        DECODE(MSG_DAEMON_READY, msg_daemon_ready, on_ready(s))
-        DECODE(MSG_COMMAND, msg_command, commands_receive(s, p, f->id, &m))
-        DECODE(MSG_WIDE_OPEN, msg_wide_open, wide_on_open(s, &m))
-        DECODE(MSG_WIDE_CLOSE, msg_wide_close, wide_on_close(s, &m))
-        DECODE(MSG_RANK_LINK, msg_rank_link, world_meet_again(s, &m))
-        DECODE(MSG_UNMOUNTED, msg_unmounted, s->mountd.has_unmounted = true)
+    union {
+        struct msg_fuse_init init;
+        struct msg_daemon_ready ready;
+        struct msg_command command;
+        struct msg_wide_open open;
+        struct msg_wide_close close;
+        struct msg_rank_link link;
+        struct msg_unmounted unmounted;
+    } m;
+    if (!daemon_may_send(f->type) || msg_decode(f->type, f->payload, f->len_bytes, &m)) {
+        log_warn("the mount's daemon: %s is not understood", msg_type_name(f->type));
+        return;
     }
-    log_warn("the mount's daemon: %s is not understood", msg_type_name(f->type));
+    switch (f->type) {
+    case MSG_FUSE_INIT:
+        keep_init(s, &m.init);
+        break;
+    case MSG_DAEMON_READY:
+        on_ready(s);
+        break;
+    case MSG_COMMAND:
+        commands_receive(s, p, f->id, &m.command);
+        break;
+    case MSG_WIDE_OPEN:
+        wide_on_open(s, &m.open);
+        break;
+    case MSG_WIDE_CLOSE:
+        wide_on_close(s, &m.close);
+        break;
+    case MSG_RANK_LINK:
+        world_meet_again(s, &m.link);
+        break;
+    case MSG_UNMOUNTED:
+        s->mountd.has_unmounted = true;
+        break;
+    default:
+        break;
+    }
 }
 
 /* ---- start */

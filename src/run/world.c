@@ -374,32 +374,70 @@ static void on_bye(struct supervisor *s, uint32_t r, const struct msg_rank_bye *
     supervisor_world_failed(s, why, !w->was_ready && !w->is_broken_snapshot);
 }
 
-#define DECODE(TYPE, STRUCT, HANDLE)                                                               \
-    case TYPE: {                                                                                   \
-        struct STRUCT m;                                                                           \
-        if (msg_decode(TYPE, f->payload, f->len_bytes, &m))                                        \
-            break;                                                                                 \
-        HANDLE;                                                                                    \
-        return;                                                                                    \
+static bool rank_may_send(uint16_t type) {
+    switch (type) {
+    case MSG_RANK_READY:
+    case MSG_RANK_ALIVE:
+    case MSG_RANK_BYE:
+    case MSG_BOUNDARY:
+    case MSG_TAKE_RESERVED:
+    case MSG_TAKE_DONE:
+    case MSG_TAKE_WRITTEN:
+    case MSG_RESTORED:
+        return true;
+    default:
+        return false;
     }
+}
 
 static void on_rank_frame(void *arg, struct peer *p, struct frame *f) {
     struct supervisor *s = arg;
+    union {
+        struct msg_rank_ready ready;
+        struct msg_rank_alive alive;
+        struct msg_rank_bye bye;
+        struct msg_boundary boundary;
+        struct msg_take_reserved reserved;
+        struct msg_take_done done;
+        struct msg_take_written written;
+        struct msg_restored restored;
+    } m;
     uint32_t r = rank_number(s, p);
     if (r == s->world.size)
         return;
     s->world.ranks[r].last_seen_ns = loop_time_ns();
-    switch (f->type) {
-        DECODE(MSG_RANK_READY, msg_rank_ready, on_ready(s, r, &m))
-        DECODE(MSG_RANK_ALIVE, msg_rank_alive, on_alive(s, r, &m))
-        DECODE(MSG_RANK_BYE, msg_rank_bye, on_bye(s, r, &m))
-        DECODE(MSG_BOUNDARY, msg_boundary, supervisor_on_boundary(s, &m))
-        DECODE(MSG_TAKE_RESERVED, msg_take_reserved, wide_on_reserved(s, &m))
-        DECODE(MSG_TAKE_DONE, msg_take_done, wide_on_done(s, &m))
-        DECODE(MSG_TAKE_WRITTEN, msg_take_written, snapshots_on_written(s, r, &m))
-        DECODE(MSG_RESTORED, msg_restored, commands_on_restored(s, &m))
+    if (!rank_may_send(f->type) || msg_decode(f->type, f->payload, f->len_bytes, &m)) {
+        log_warn("rank %u: %s is not understood", r, msg_type_name(f->type));
+        return;
     }
-    log_warn("rank %u: %s is not understood", r, msg_type_name(f->type));
+    switch (f->type) {
+    case MSG_RANK_READY:
+        on_ready(s, r, &m.ready);
+        break;
+    case MSG_RANK_ALIVE:
+        on_alive(s, r, &m.alive);
+        break;
+    case MSG_RANK_BYE:
+        on_bye(s, r, &m.bye);
+        break;
+    case MSG_BOUNDARY:
+        supervisor_on_boundary(s, &m.boundary);
+        break;
+    case MSG_TAKE_RESERVED:
+        wide_on_reserved(s, &m.reserved);
+        break;
+    case MSG_TAKE_DONE:
+        wide_on_done(s, &m.done);
+        break;
+    case MSG_TAKE_WRITTEN:
+        snapshots_on_written(s, r, &m.written);
+        break;
+    case MSG_RESTORED:
+        commands_on_restored(s, &m.restored);
+        break;
+    default:
+        break;
+    }
 }
 
 static void on_rank_end(void *arg, struct peer *p) {
