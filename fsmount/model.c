@@ -107,7 +107,6 @@ void model_put(struct model *m) {
 }
 
 const struct layout *model_layout(const struct model *m) { return &m->layout; }
-const char *model_config(const struct model *m) { return m->config; }
 
 int model_tensor_file(const struct model *m, uint32_t tensor, const char *suffix,
                       char out[FILE_NAME_BYTES]) {

@@ -21,7 +21,6 @@ struct model *model_get(struct model *m);
 void model_put(struct model *m); /* NULL is fine */
 
 const struct layout *model_layout(const struct model *m);
-const char *model_config(const struct model *m); /* config.json text */
 
 /* File name of a tensor with a suffix ("" or ".npy"); -ENAMETOOLONG. find: its index, or -ENOENT.
  */

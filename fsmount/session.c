@@ -36,9 +36,6 @@ static struct session *session_of(fuse_req_t req) { return fuse_req_userdata(req
 void *session_userdata(fuse_req_t req) { return session_of(req)->setup.userdata; }
 uint64_t session_unique(fuse_req_t req) { return session_of(req)->unique & ~FUSE_UNIQUE_RESEND; }
 int session_fd(const struct session *s) { return s->setup.fuse_fd; }
-struct fuse_session *session_fuse(const struct session *s) {
-    return s->fuse;
-}
 bool session_is_ready(const struct session *s) { return s->ready; }
 
 static int session_write_error(const struct session *s, uint64_t unique, int code) {

@@ -35,7 +35,6 @@ int session_open(const struct session_setup *setup, struct session **out, struct
 void session_close(struct session *s);
 
 int session_fd(const struct session *s);
-struct fuse_session *session_fuse(const struct session *s);
 /* False until INIT was handled, by replay or from the kernel. */
 bool session_is_ready(const struct session *s);
 /* Reads and dispatches one request. 1; 0 when there is none; -ENODEV: unmounted; other errors end

@@ -146,7 +146,6 @@ void status_error(struct status *s, const char *text) {
 
 const struct msg_status *status_get(const struct status *s) { return &s->now; }
 const struct config *status_config(const struct status *s) { return &s->config; }
-bool status_is_known(const struct status *s) { return s->known; }
 
 bool status_is_idle(const struct status *s) {
     bool waits = s->now.state == RUN_PAUSED || s->now.state == RUN_DONE;

@@ -30,8 +30,6 @@ void status_error(struct status *s, const char *text);
 
 const struct msg_status *status_get(const struct status *s); /* blobs are empty */
 const struct config *status_config(const struct status *s);
-/* False until the first status came. */
-bool status_is_known(const struct status *s);
 /* The ranks wait at the goal: nothing but an order changes the arrays. */
 bool status_is_idle(const struct status *s);
 /* mtime of a version; of the newest one with status_get's epoch and gen. */

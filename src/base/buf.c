@@ -56,7 +56,6 @@ static void enc_le(struct enc *e, uint64_t v, size_t n) {
 }
 
 void enc_u8(struct enc *e, uint8_t v) { enc_le(e, v, 1); }
-void enc_u16(struct enc *e, uint16_t v) { enc_le(e, v, 2); }
 void enc_u32(struct enc *e, uint32_t v) { enc_le(e, v, 4); }
 void enc_u64(struct enc *e, uint64_t v) { enc_le(e, v, 8); }
 
@@ -116,7 +115,6 @@ static uint64_t dec_le(struct dec *d, size_t n) {
 }
 
 uint8_t dec_u8(struct dec *d) { return (uint8_t)dec_le(d, 1); }
-uint16_t dec_u16(struct dec *d) { return (uint16_t)dec_le(d, 2); }
 uint32_t dec_u32(struct dec *d) { return (uint32_t)dec_le(d, 4); }
 uint64_t dec_u64(struct dec *d) { return dec_le(d, 8); }
 

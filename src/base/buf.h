@@ -16,7 +16,6 @@ struct enc {
 void enc_free(struct enc *e);
 void enc_reset(struct enc *e); /* len 0, memory kept, failed cleared */
 void enc_u8(struct enc *e, uint8_t v);
-void enc_u16(struct enc *e, uint16_t v);
 void enc_u32(struct enc *e, uint32_t v);
 void enc_u64(struct enc *e, uint64_t v);
 void enc_f64(struct enc *e, double v);
@@ -35,7 +34,6 @@ struct dec {
 
 struct dec dec_of(const void *data, size_t len_bytes);
 uint8_t dec_u8(struct dec *d);
-uint16_t dec_u16(struct dec *d);
 uint32_t dec_u32(struct dec *d);
 uint64_t dec_u64(struct dec *d);
 double dec_f64(struct dec *d);

@@ -13,10 +13,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/err.h"
 #include "base/file.h"
 #include "run/loop.h"
 #include "run/mountpoint.h"
 #include "run/rundir.h"
+#include "wire/link.h"
+#include "wire/msg.h"
 
 enum { CLIENT_OUTBOX_BYTES = 1 << 20, CLIENT_HELLO_MS = 10000, CLIENT_ASK_MS = 300 };
 
@@ -68,7 +71,8 @@ static int find_run_dir(const char *what, char out[RUNDIR_PATH_BYTES], struct er
     return err_set(err, ENOENT, "neither %s nor %s.run is a run directory", what, what);
 }
 
-int client_ask(struct client *c, struct err *err) {
+/* For the status of now. */
+static int client_ask(struct client *c, struct err *err) {
     struct msg_client_hello m = {.build = PACKAGE_VERSION};
     int rc = msg_send(c->link, MSG_CLIENT_HELLO, 0, &m, NULL, 0);
     if (!rc)
@@ -80,7 +84,16 @@ int client_ask(struct client *c, struct err *err) {
               : 0;
 }
 
-int client_open(const char *dir_or_mount, struct client **out, struct err *err) {
+static void client_close(struct client *c) {
+    if (!c)
+        return;
+    link_close(c->link);
+    free(c);
+}
+
+/* dir_or_mount: a run directory, or the mountpoint of a run whose directory is beside it (MNT.run).
+ * -ENOENT, -ECONNREFUSED when nobody runs it. */
+static int client_open(const char *dir_or_mount, struct client **out, struct err *err) {
     struct client *c = calloc(1, sizeof *c);
     int fd = -1;
     if (!c)
@@ -100,17 +113,9 @@ int client_open(const char *dir_or_mount, struct client **out, struct err *err) 
     return 0;
 }
 
-void client_close(struct client *c) {
-    if (!c)
-        return;
-    link_close(c->link);
-    free(c);
-}
-
-const char *client_run_dir(const struct client *c) { return c->run_dir; }
-const struct msg_status *client_status(const struct client *c) { return &c->status; }
-
-int client_command(struct client *c, const char *name, const char *value, const char *id,
+/* One command; waits for its result at most timeout_ms (-1: for ever). id may be NULL. Returns
+ * -errno of the command. */
+static int client_command(struct client *c, const char *name, const char *value, const char *id,
                    int timeout_ms, struct err *err) {
     struct msg_command m = {.uid = (uint32_t)geteuid(), .pid = (uint32_t)getpid()};
     struct msg_command_done done;
@@ -132,7 +137,8 @@ int client_command(struct client *c, const char *name, const char *value, const 
     return done.code ? err_set(err, (int)done.code, "%s", done.text) : 0;
 }
 
-int client_wait_end(struct client *c, int timeout_ms) {
+/* Waits until the supervisor is gone. -ETIMEDOUT. */
+static int client_wait_end(struct client *c, int timeout_ms) {
     int rc = wait_frame(c, 0xffff, timeout_ms);
     return rc == -ETIMEDOUT ? rc : 0;
 }

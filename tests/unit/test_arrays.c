@@ -353,9 +353,6 @@ struct race {
     float *buffers[READER_HOLDS];
     uint64_t copied, passed, none, waited, cancelled;
     const char *wrong;
-    atomic_uint_fast64_t copies_made;
-    uint64_t begins, slow_begins,
-        most_copies; /* copies by the reader while one begin was under way */
 };
 
 static uint32_t next_random(uint32_t *seed) {
