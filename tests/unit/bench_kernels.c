@@ -261,7 +261,6 @@ int main(int argc, char **argv) {
     struct op_time best_times[OP_MAX] = {0};
     if (serves) {
         harness_train(&h, &batch, false);
-        harness_update(&h, 1e-4, 0.1, 1.0);
         serve(&h, dev, blas);
     }
     for (size_t i = 0; i <= steps && !serves; i++) { /* the first touches the memory */
