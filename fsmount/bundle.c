@@ -170,8 +170,7 @@ static int bundle_set_train_state(struct bundle *b, const char *text) {
         return -ENOMEM;
     while (len > 0 && text[len - 1] == '\n')
         len--;
-    memset(padded, ' ', size);
-    memcpy(padded, text, len);
+    snprintf(padded, size, "%-*.*s", (int)(size - 1), (int)len, text);
     padded[size - 1] = '\n';
     free(b->train_state);
     b->train_state = padded;

@@ -138,22 +138,23 @@ static int split_line(const char *name, const char *data, size_t len, char line[
     memcpy(line, data, len);
     line[len] = '\0';
     char *save = NULL;
-    *value = strtok_r(line, " \t", &save);
-    *id = strtok_r(NULL, " \t", &save);
-    if (*value == NULL || strtok_r(NULL, " \t", &save) != NULL)
+    char *first = strtok_r(line, " \t", &save), *second = strtok_r(NULL, " \t", &save);
+    if (first == NULL || strtok_r(NULL, " \t", &save) != NULL)
         return err_set(err, EINVAL, "control/%s: expected 'VALUE [id]'", name);
-    if (*id != NULL && !parse_command_id_ok(*id))
+    if (second != NULL && !parse_command_id_ok(second))
         return err_set(err, EINVAL,
                        "control/%s: '%.80s' is no id: expected up to %d of letters, digits, '.', "
                        "'_', ':', '-'",
-                       name, *id, COMMAND_ID_MAX_BYTES);
+                       name, second, COMMAND_ID_MAX_BYTES);
+    *value = first;
+    *id = second;
     return 0;
 }
 
 int control_parse(uint32_t file, const char *data, size_t len_bytes, const struct config *config,
                   uint64_t unique, struct msg_command *out, struct err *err) {
     const char *name = control_file_name(file);
-    char line[MSG_VALUE_BYTES], *value = NULL, *id = NULL;
+    char line[MSG_VALUE_BYTES] = "", *value = line, *id = NULL;
     if (name == NULL)
         return err_set(err, EINVAL, "no such command");
     int rc = split_line(name, data, len_bytes, line, &value, &id, err);

@@ -50,21 +50,21 @@ static struct node **bucket_of(const struct nodes *n, uint64_t id) {
 
 /* Without memory the old table stays: only slower. */
 static void nodes_grow(struct nodes *n) {
-    struct nodes grown = *n;
-    grown.bucket_count = n->bucket_count * 2;
-    grown.buckets = calloc(grown.bucket_count, sizeof(struct node *));
-    if (grown.buckets == NULL)
+    struct nodes old = *n;
+    struct node **buckets = calloc(old.bucket_count * 2, sizeof(struct node *));
+    if (buckets == NULL)
         return;
-    for (size_t i = 0; i < n->bucket_count; i++) {
-        while (n->buckets[i] != NULL) {
-            struct node *node = n->buckets[i], **to = bucket_of(&grown, node->id);
-            n->buckets[i] = node->next;
+    n->buckets = buckets;
+    n->bucket_count = old.bucket_count * 2;
+    for (size_t i = 0; i < old.bucket_count; i++) {
+        while (old.buckets[i] != NULL) {
+            struct node *node = old.buckets[i], **to = bucket_of(n, node->id);
+            old.buckets[i] = node->next;
             node->next = *to;
             *to = node;
         }
     }
-    free(n->buckets);
-    *n = grown;
+    free(old.buckets);
 }
 
 struct node *node_new(struct nodes *n, struct key key, uint32_t fixed_index, struct text *text) {

@@ -53,7 +53,9 @@ int park_pop(struct park_list *list, struct park *out) {
     struct park *p = list->first;
     if (p == NULL)
         return 0;
-    park_unlink(p);
+    list->first = p->next;
+    if (p->next != NULL)
+        p->next->link = &list->first;
     fuse_req_interrupt_func(p->req, NULL, NULL);
     *out = *p;
     free(p);

@@ -129,11 +129,11 @@ void status_row(struct status *s, const struct msg_command_row *m) {
     *row = *m;
     if (s->row_count == STATUS_ROWS) {
         free(s->rows[0]);
-        memmove(&s->rows[0], &s->rows[1], (STATUS_ROWS - 1) * sizeof(s->rows[0]));
+        memmove(&s->rows[0], &s->rows[1], (STATUS_ROWS - 1) * sizeof(struct msg_command_row *));
         s->row_count--;
         at--;
     }
-    memmove(&s->rows[at + 1], &s->rows[at], (s->row_count - at) * sizeof(s->rows[0]));
+    memmove(&s->rows[at + 1], &s->rows[at], (s->row_count - at) * sizeof(struct msg_command_row *));
     s->rows[at] = row;
     s->row_count++;
 }
@@ -258,9 +258,9 @@ static void print_tensors(const struct status *s, const struct world *w, struct 
 
 struct status_file {
     const char *name;
-    enum status_kind kind;
     void (*print)(const struct status *s, const struct world *w,
                   struct enc *e); /* STATUS_VALUE; NULL: run.db */
+    enum status_kind kind;
     int growing;
 };
 

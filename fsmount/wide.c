@@ -117,7 +117,7 @@ void wides_segment(struct wides *w, uint64_t epoch, uint32_t rank, const struct 
     if (o == NULL)
         return;
     if (rank >= o->rank_count) {
-        struct shared **grown = realloc(o->segments, (rank + 1) * sizeof(*grown));
+        struct shared **grown = realloc(o->segments, (rank + 1) * sizeof(struct shared *));
         if (grown == NULL)
             return;
         for (uint32_t r = o->rank_count; r <= rank; r++)

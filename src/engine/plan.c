@@ -138,8 +138,8 @@ static int plan_print(struct config *c, struct err *err) {
            model_vocab(m), model_context(m), c->wrap);
     plan_units(&l);
     plan_memory(&l, model_arena_bytes(m, &device_cpu, dev, micro, seq_len), micro, seq_len);
-    printf("\nstate of the world: %llu bytes (16 a parameter)\n",
-           (unsigned long long)(16 * layout_numel(&l)));
+    uint64_t state_bytes = 16 * layout_numel(&l);
+    printf("\nstate of the world: %llu bytes (16 a parameter)\n", (unsigned long long)state_bytes);
 out:
     if (dev != NULL)
         device_cpu.close(dev);

@@ -22,11 +22,10 @@ static int parse_options(int argc, char **argv, struct rank_options *o) {
         uint64_t v = 0;
         if (strcmp(argv[i], "--run-dir") == 0)
             o->run_dir = argv[i + 1];
-        else if (parse_u64(argv[i + 1], &v) != 0)
-            return 2;
-        else if (strcmp(argv[i], "--epoch") == 0)
+        else if (strcmp(argv[i], "--epoch") == 0 && parse_u64(argv[i + 1], &v) == 0)
             o->epoch = v;
-        else if (strcmp(argv[i], "--world-size") == 0 && v >= 1 && v <= LAYOUT_MAX_RANKS)
+        else if (strcmp(argv[i], "--world-size") == 0 && parse_u64(argv[i + 1], &v) == 0 &&
+                 v >= 1 && v <= LAYOUT_MAX_RANKS)
             o->world_size = (uint32_t)v;
         else
             return 2;

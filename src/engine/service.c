@@ -183,13 +183,14 @@ static char *service_train_state(const struct service *s, uint64_t take) {
     struct enc e = {0};
     if (s->args.rank != 0 || !wides_step(s->wides, take, &step))
         return NULL;
+    uint64_t next_sequence = step * c->global_batch;
     enc_printf(&e,
                "{\"rng\":{\"kind\":\"philox4x32-10\",\"seed\":%llu},"
                "\"data\":{\"next_sequence\":%llu,\"fingerprint\":\"%016llx\"},"
                "\"schedule\":{\"schedule_steps\":%llu,\"warmup_steps\":%llu,\"lr\":%.17g,\"min_lr_"
                "fraction\":%.17g},"
                "\"global_batch\":%llu,\"seq_len\":%llu}",
-               (unsigned long long)c->seed, (unsigned long long)(step * c->global_batch),
+               (unsigned long long)c->seed, (unsigned long long)next_sequence,
                (unsigned long long)s->args.fingerprint, (unsigned long long)c->schedule_steps,
                (unsigned long long)c->warmup_steps, c->lr, c->min_lr_fraction,
                (unsigned long long)c->global_batch, (unsigned long long)c->seq_len);

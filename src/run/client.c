@@ -96,8 +96,10 @@ static void client_close(struct client *c) {
 static int client_open(const char *dir_or_mount, struct client **out, struct err *err) {
     struct client *c = calloc(1, sizeof *c);
     int fd = -1;
-    if (!c)
-        return err_set(err, ENOMEM, "no memory");
+    if (!c) {
+        err_set(err, ENOMEM, "no memory");
+        return -ENOMEM;
+    }
     int rc = find_run_dir(dir_or_mount, c->run_dir, err);
     if (!rc && (fd = link_connect(c->run_dir, "socket")) < 0)
         rc = err_set(err, -fd, "nothing runs in %s", c->run_dir);

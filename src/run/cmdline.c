@@ -48,7 +48,7 @@ static int unknown_option(const char *name, struct err *err) {
     char *at = strstr(hint, "mean ");
     if (at) { /* as it is typed */
         memmove(at + 7, at + 5, strlen(at + 5) + 1);
-        memcpy(at + 5, "--", 2);
+        at[5] = at[6] = '-';
     }
     return err_set(err, EINVAL, "there is no option --%.60s%s", name, hint);
 }
@@ -137,16 +137,15 @@ struct words {
     char **argv;
 };
 
-/* The value of an option: after '=', or the next word. */
-static int take_value(struct words *w, const char *name, const char *inline_value,
-                      const char **value, struct err *err) {
+/* The value of an option: after '=', or the next word; NULL: there is none. */
+static const char *take_value(struct words *w, const char *name, const char *inline_value,
+                              struct err *err) {
     if (inline_value)
-        *value = inline_value;
-    else if (w->at + 1 < w->argc)
-        *value = w->argv[++w->at];
-    else
-        return err_set(err, EINVAL, "--%s needs a value", name);
-    return 0;
+        return inline_value;
+    if (w->at + 1 < w->argc)
+        return w->argv[++w->at];
+    err_set(err, EINVAL, "--%s needs a value", name);
+    return NULL;
 }
 
 static int take_flag(struct request *q, const struct knob *k, const char *inline_value,
@@ -160,7 +159,7 @@ static int take_flag(struct request *q, const struct knob *k, const char *inline
 
 static int take_option(struct request *q, struct words *w, bool *seen, struct err *err) {
     char name[64];
-    const char *word = w->argv[w->at] + 2, *value = NULL, *equals = strchr(word, '=');
+    const char *word = w->argv[w->at] + 2, *equals = strchr(word, '=');
     size_t n = equals ? (size_t)(equals - word) : strlen(word);
     if (n >= sizeof name)
         return unknown_option(word, err);
@@ -173,9 +172,9 @@ static int take_option(struct request *q, struct words *w, bool *seen, struct er
         strcmp(name, "run-dir") == 0 || strcmp(name, "config") == 0 || strcmp(name, "set") == 0;
     if (!k && !is_own)
         return unknown_option(name, err);
-    int rc = take_value(w, name, equals ? equals + 1 : NULL, &value, err);
-    if (rc)
-        return rc;
+    const char *value = take_value(w, name, equals ? equals + 1 : NULL, err);
+    if (!value)
+        return -EINVAL;
     if (k)
         return set_knob(q, k, value, seen, err);
     if (strcmp(name, "set") == 0)
@@ -224,7 +223,11 @@ int cmdline_run(int argc, char **argv, struct request *out, struct err *err) {
     config_defaults(&q->values);
     q->given = calloc(knob_count, sizeof *q->given);
     bool *seen = calloc(knob_count, sizeof *seen);
-    int rc = q->given && seen ? take_files(q, argc, argv, err) : err_set(err, ENOMEM, "no memory");
+    int rc = -ENOMEM;
+    if (q->given && seen)
+        rc = take_files(q, argc, argv, err);
+    else
+        err_set(err, ENOMEM, "no memory");
     bool only_places = false;
     for (; !rc && w.at < argc; w.at++) {
         const char *word = argv[w.at];

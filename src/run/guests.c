@@ -154,8 +154,10 @@ int guests_open(struct supervisor *s, struct err *err) {
 }
 
 void guests_close(struct supervisor *s) {
-    while (s->guests.first)
-        guest_close(s->guests.first);
+    for (struct guest *g = s->guests.first, *next; g; g = next) {
+        next = g->next;
+        guest_close(g);
+    }
     if (s->guests.listen_fd < 0)
         return;
     loop_unwatch(s->loop, s->guests.listen_fd);

@@ -135,14 +135,15 @@ int rundir_open(const char *path, bool fresh, struct rundir *out, unsigned *move
                 struct err *err) {
     unsigned number = 0;
     struct stat st;
-    int fd;
+    int fd = -1;
     if (fresh && stat(path, &st) == 0) {
         int rc = lock_dir(path, &fd, err); /* nobody else's run is moved away */
-        if (!rc)
-            rc = move_away(path, &number, err);
         if (rc)
             return rc;
+        rc = move_away(path, &number, err);
         close(fd);
+        if (rc)
+            return rc;
     }
     int rc = lock_dir(path, &fd, err);
     if (rc)

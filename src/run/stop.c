@@ -27,11 +27,9 @@ void stop_step(struct supervisor *s) {
         return;
     case STOP_RESTING:
     case STOP_SNAPSHOT:
-        if (!world_is_ready(s))
-            leave(s);
-        else if (!goal_is_resting(&s->goal) || snapshots_is_running(s))
+        if (world_is_ready(s) && (!goal_is_resting(&s->goal) || snapshots_is_running(s)))
             return;
-        else if (snapshots_is_current(s))
+        if (!world_is_ready(s) || snapshots_is_current(s))
             leave(s);
         else
             take_last_snapshot(s);

@@ -73,7 +73,7 @@ static uint32_t wrap_units(enum wrap_kind kind, uint64_t min_params, const uint6
 int wrap_layout(const char *policy, const struct tensor_spec *tensors, uint32_t tensor_count,
                 const struct wrap_module *modules, uint32_t module_count, uint32_t world_size,
                 struct layout *out, struct err *err) {
-    enum wrap_kind kind;
+    enum wrap_kind kind = WRAP_NONE;
     uint64_t min_params;
     int rc = wrap_parse(policy, &kind, &min_params, err);
     if (rc != 0)
