@@ -53,10 +53,10 @@ struct fake_pin {
 
 struct fake_world {
     pthread_t thread;
-    pthread_mutex_t
-        mutex; /* held by the thread while it works, by tests while they look or change */
+    /* Held by the thread while it works, by tests while they look or change. */
+    pthread_mutex_t mutex;
     int wake, wake_read;
-    bool stop, threaded;
+    bool stop;
     char dir[256], run_dir[300], mnt[300];
     /* the daemon */
     pid_t daemon;
@@ -67,11 +67,9 @@ struct fake_world {
     uint64_t session;
     bool ready, unmounted, offline, mask_resend;
     uint32_t links_asked; /* links that the daemon lost and wants again */
-    int daemon_status;    /* of waitpid, -1 while it runs */
     /* the run */
     struct config config;
     struct layout layout;
-    char *model_config;
     struct msg_status status;
     uint64_t epoch, gen, step, next_take, next_object;
     bool has_grads, world_up;

@@ -4,7 +4,8 @@ gfs_mount_scripts = tests/mount/test_files.sh tests/mount/test_takes.sh \
 EXTRA_DIST += $(gfs_mount_scripts)
 if HAVE_FUSE
 gfs_test_scripts += $(gfs_mount_scripts)
-gfs_mount_double = tests/mount/fake_world.c tests/mount/fake_world.h \
+gfs_mount_double = tests/mount/fake_world.c tests/mount/fake_world.h tests/mount/fake_parts.h \
+	tests/mount/fake_ranks.c tests/mount/fake_supervisor.c \
 	tests/mount/fake_mount.c tests/mount/fake_mount.h \
 	tests/mount/mount_check.c tests/mount/mount_check.h
 check_PROGRAMS += tests/mount/files tests/mount/takes tests/mount/commands tests/mount/restart
