@@ -27,6 +27,7 @@ static void on_deadline(int sig) {
     (void)sig;
     static const char text[] = "Bail out! the deadline of the test has come\n";
     (void)!write(STDOUT_FILENO, text, sizeof(text) - 1);
+    /* A bare system call. NOLINTNEXTLINE(bugprone-signal-handler) */
     umount2(current->mnt, MNT_DETACH | UMOUNT_NOFOLLOW);
     if (current->daemon > 0)
         kill(current->daemon, SIGKILL);
@@ -187,7 +188,7 @@ static int tensor_index(const struct fake_world *f, const char *name) {
 int check_range(const struct fake_world *f, int fd, uint32_t array, const char *tensor, bool npy,
                 const struct version *v, uint64_t first_elem, uint64_t count) {
     const struct layout_tensor *t = &f->layout.tensors[tensor_index(f, tensor)];
-    float *got = malloc(count * 4 + 1);
+    float *got = calloc(count + 1, sizeof(*got));
     uint64_t at = (npy ? NPY_HEADER_BYTES : 0) + first_elem * 4, done = 0;
     int rc = 0;
     while (rc == 0 && done < count * 4) {
@@ -196,11 +197,10 @@ int check_range(const struct fake_world *f, int fd, uint32_t array, const char *
         done += n > 0 ? (uint64_t)n : 0;
     }
     for (uint64_t i = 0; rc == 0 && i < count; i++) {
-        if (got[i] !=
-            fake_value(v->epoch, v->gen, array, t->unit, t->offset_elems + first_elem + i)) {
-            note("%s: element %llu is not of version %llu.%llu", tensor,
-                 (unsigned long long)(first_elem + i), (unsigned long long)v->epoch,
-                 (unsigned long long)v->gen);
+        uint64_t elem = first_elem + i;
+        if (got[i] != fake_value(v->epoch, v->gen, array, t->unit, t->offset_elems + elem)) {
+            note("%s: element %llu is not of version %llu.%llu", tensor, (unsigned long long)elem,
+                 (unsigned long long)v->epoch, (unsigned long long)v->gen);
             rc = -EBADMSG;
         }
     }

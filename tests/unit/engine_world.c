@@ -88,9 +88,11 @@ bool world_is(enum array array, uint32_t unit, uint64_t lo, uint64_t hi, uint64_
               const void *data) {
     const uint8_t *p = data;
     for (uint64_t i = lo; i < hi; i++) {
-        float is, want = world_value(array, unit, i, gen);
+        float value = world_value(array, unit, i, gen);
+        uint32_t is, want;
         memcpy(&is, p + (i - lo) * sizeof(is), sizeof(is));
-        if (memcmp(&is, &want, sizeof(is)) != 0)
+        memcpy(&want, &value, sizeof(want));
+        if (is != want)
             return false;
     }
     return true;

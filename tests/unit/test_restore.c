@@ -65,7 +65,7 @@ static void side_open(struct side *s, const struct model *m, const char *wrap,
         elems += ARRAY_COUNT * s->layout.units[u].shard_elems;
     for (uint32_t r = 0; r < world_size; r++) {
         assert_int_equal(arrays_open(&s->layout, r, &s->arrays[r], &err), 0);
-        float *at = s->memory[r] = calloc(elems, sizeof(float));
+        float *at = s->memory[r] = calloc(elems + 1, sizeof(float));
         assert_non_null(at);
         for (uint32_t u = 0; u < s->layout.unit_count; u++)
             for (enum array a = 0; a < ARRAY_COUNT; a++, at += s->layout.units[u].shard_elems)
@@ -100,7 +100,9 @@ static bool side_bits(struct side *s, uint32_t salt, bool check) {
                 uint32_t bits = bits_of(a, t, p.tensor_offset_elems + e, salt);
                 float *at = arrays_shard(s->arrays[r], a, s->layout.tensors[t].unit) +
                             p.shard_offset_elems + e;
-                if (check && memcmp(at, &bits, sizeof(bits)) != 0)
+                uint32_t is;
+                memcpy(&is, at, sizeof(is));
+                if (check && is != bits)
                     return false;
                 memcpy(at, &bits, sizeof(bits));
             }
