@@ -2,10 +2,9 @@
  * INIT are kept here.
  *
  *   mountd_open            MSG_DAEMON_READY
- *  -----------> starting ------------------> ready ---> gone (MSG_UNMOUNTED: somebody called
- * umount, the run ends) ^                           | dies
- *                  +------- mountd_start <-----+       five times in a minute: the mount is given
- * up */
+ *  -----------> starting ------------------> ready ---> gone (MSG_UNMOUNTED: the run ends)
+ *                  ^                           | dies
+ *                  +------ mountd_start <------+ five times in a minute: the mount is given up */
 #include "config.h"
 
 #include "run/supervisor.h"

@@ -1,9 +1,9 @@
 /* snapshot_job.c - writing a snapshot: a wide take, then each rank's file, then the name.
  *
- *   snapshots_begin   wide READY         all MSG_TAKE_WRITTEN
- *  --------> take --------------> write ----------------------> published: listed, recorded,
- * answered |                    |
- *              +--------------------+---> failed: abandoned, the run goes on */
+ *   snapshots_begin     wide READY       all MSG_TAKE_WRITTEN
+ *  ---------------> take ---------> write -------------------> published: listed, answered
+ *                     |               |
+ *                     +---------------+---> failed: abandoned, the run goes on */
 #include "config.h"
 
 #include "run/snapshot_job.h"

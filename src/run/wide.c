@@ -4,8 +4,7 @@
  *   all MSG_TAKE_RESERVED     first DONE        all DONE
  *  RESERVING ---------> FIXING ---------> FIXED --------> READY
  *      |                  |                 |
- *      +------------------+-----------------+-----------> FAILED   a rank's errno, or the world is
- * gone */
+ *      +------------------+-----------------+-----------> FAILED: a rank's errno, or no world */
 #include "config.h"
 
 #include "run/supervisor.h"
