@@ -118,7 +118,7 @@ static int client_open(const char *dir_or_mount, struct client **out, struct err
 /* One command; waits for its result at most timeout_ms (-1: for ever). id may be NULL. Returns
  * -errno of the command. */
 static int client_command(struct client *c, const char *name, const char *value, const char *id,
-                   int timeout_ms, struct err *err) {
+                          int timeout_ms, struct err *err) {
     struct msg_command m = {.uid = (uint32_t)geteuid(), .pid = (uint32_t)getpid()};
     struct msg_command_done done;
     if (id)

@@ -1,10 +1,11 @@
 /* snapshot_publish.c - the life of a name under snapshots/: begun, published, removed, swept; and
  * which ones `keep` lets go.
  *
- *     (none) --snapshot_begin--> .tmp-NAME --snapshot_publish--> NAME --snapshot_remove-->
- * .del-NAME --sweep--> (none)
- *                                    `------- snapshot_abandon, snapshot_sweep
- * -------------------------------> (none)
+ *          snapshot_begin             snapshot_publish        snapshot_remove
+ *   (none) --------------> .tmp-NAME ----------------> NAME -----------------> .del-NAME
+ *     ^                        |                                                   |
+ *     +------------------------+ snapshot_abandon, snapshot_sweep                  |
+ *     +----------------------------------------------------------------------------+ snapshot_sweep
  *
  * What makes a listed snapshot whole: the files and the entries in their directory are synced
  * before the rename; a rename is synced before anybody is told, and before anything in the renamed
