@@ -9,8 +9,10 @@
 struct bundles;
 struct bundle;
 
+/* Both are borrowed. 0 or -ENOMEM. */
 int bundles_open(const char *run_dir, struct wides *wides, struct bundles **out);
 void bundles_close(struct bundles *b);
+/* Before the first use, and whenever the knob changes. */
 void bundles_configure(struct bundles *b, double read_timeout_seconds);
 
 /* From the supervisor (or the directory, offline). */

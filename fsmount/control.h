@@ -26,6 +26,7 @@ int control_file_find(const char *name);
 int control_parse(uint32_t file, const char *data, size_t len_bytes, const struct config *config,
                   uint64_t unique, struct msg_command *out, struct err *err);
 
+/* Both are borrowed. 0 or -ENOMEM. */
 int control_open(struct link *supervisor, struct status *status, struct control **out);
 void control_close(struct control *c); /* answers all with EIO */
 

@@ -58,6 +58,7 @@ int tree_bundle(struct daemon *d, struct key k, struct bundle **out);
 /* ---- ops.c: the operations, and the events that answer what waits */
 
 extern const struct fuse_lowlevel_ops daemon_ops;
+/* Answers the reads of pins that can be answered now. */
 void daemon_wake_pins(struct daemon *d);
 /* The events file has grown. Never from within an operation. */
 void daemon_notify_events(struct daemon *d);

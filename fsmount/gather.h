@@ -26,6 +26,7 @@ struct gather {
     size_t bounce_bytes;
 };
 
+/* The bounce buffer: 0 or -ENOMEM. One gather serves all replies, one after the other. */
 int gather_open(struct gather *g);
 void gather_close(struct gather *g);
 

@@ -66,10 +66,12 @@ struct bundle_index {
     uint32_t array, number;
 };
 
+/* The inode number of a static file. */
 uint64_t key_pack(struct key k);
 /* False for a number that no static file has. */
 bool key_unpack(uint64_t ino, struct key *out);
 
+/* The index of a key within a pin or snapshot. */
 uint32_t bundle_index_pack(struct bundle_index i);
 /* False for an index without meaning. */
 bool bundle_index_unpack(uint32_t index, struct bundle_index *out);
@@ -78,6 +80,7 @@ struct key key_fixed(uint32_t index);
 struct key key_bundle(enum key_class class, uint32_t object, enum bundle_kind kind, uint32_t array,
                       uint32_t number);
 
+/* The inode number of a volatile node; the session tells it from those of a dead daemon. */
 uint64_t key_volatile(uint64_t session, uint32_t fixed_index, uint64_t counter);
 bool key_is_volatile(uint64_t ino);
 /* Of a volatile id: the fixed file it stands for, 0 for others. */

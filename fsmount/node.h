@@ -26,12 +26,14 @@ struct node {
     bool ready;
 };
 
+/* 0 or -ENOMEM. end is called for each node that is left. */
 int nodes_open(uint64_t session, struct nodes **out);
 void nodes_close(struct nodes *n, void (*end)(struct node *node));
 
 /* A fresh node with one lookup; fixed_index: what a successor may know of it (0: nothing). Takes
  * over text. NULL: no memory. */
 struct node *node_new(struct nodes *n, struct key key, uint32_t fixed_index, struct text *text);
+/* NULL: there is none. */
 struct node *nodes_find(const struct nodes *n, uint64_t id);
 /* end is called before it is freed. */
 void node_forget(struct nodes *n, struct node *node, uint64_t count,

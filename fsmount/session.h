@@ -31,6 +31,7 @@ struct session_setup {
     void *userdata;
 };
 
+/* Replays INIT if there is one. */
 int session_open(const struct session_setup *setup, struct session **out, struct err *err);
 void session_close(struct session *s);
 

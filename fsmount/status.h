@@ -18,6 +18,7 @@ enum status_kind {
     STATUS_EVENTS,  /* likewise, and poll() tells of it */
 };
 
+/* run_dir is borrowed, config copied. 0 or -ENOMEM. */
 int status_open(const char *run_dir, const struct config *config, struct status **out);
 void status_close(struct status *s);
 

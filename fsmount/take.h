@@ -28,9 +28,11 @@ struct take_user {
     void (*done)(struct take_user *u, int code);
 };
 
+/* world is borrowed. 0 or -ENOMEM. Closing ends all takes with EIO. */
 int takes_open(uint64_t session, struct world *world, struct takes **out);
 void takes_close(struct takes *t);
 
+/* Before the first use, and whenever a knob changes. */
 void takes_configure(struct takes *t, uint64_t limit_bytes, double read_timeout_seconds);
 /* What the supervisor said last. idle: the ranks wait at this version and nothing but an order can
  * change it. */
@@ -51,6 +53,7 @@ void takes_leave(struct takes *t, struct take_user *u);
 struct take_version {
     uint64_t epoch, gen, step;
 };
+/* Of a ready take. */
 struct take_version take_version(const struct take *take);
 /* Adds the data of a ready take; at_bytes is where it begins in the file. */
 void take_gather(const struct take *take, uint64_t at_bytes, struct gather *g);

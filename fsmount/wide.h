@@ -17,13 +17,16 @@ struct wide_user {
     void (*done)(struct wide_user *u, int code); /* as take_user */
 };
 
+/* All three are borrowed. 0 or -ENOMEM. Closing ends all opens with EIO. */
 int wides_open(struct link *supervisor, struct world *world, struct takes *takes,
                struct wides **out);
 void wides_close(struct wides *w);
+/* Before the first use, and whenever the knob changes. */
 void wides_configure(struct wides *w, double read_timeout_seconds);
 
 /* ---- segments, for pins too */
 
+/* MSG_WIDE_SEGMENT of a rank (counts the segment up), MSG_WIDE_GONE. */
 void wides_segment(struct wides *w, uint64_t epoch, uint32_t rank, const struct msg_wide_segment *m,
                    struct shared *segment);
 void wides_gone(struct wides *w, uint64_t epoch, uint32_t rank, uint64_t take);
@@ -42,15 +45,24 @@ void wides_unhold(struct wides *w, uint64_t take);
 
 /* ---- opens */
 
+/* All parameters as they are now, or later. 0, never yet *ready; -ENOBUFS, -ENOMEM, -EIO (there was
+ * no world yet). */
 int wides_join(struct wides *w, struct wide_user *u, bool *ready);
+/* Leaves it, ready or not. No call of done follows. */
 void wides_leave(struct wides *w, struct wide_user *u);
+/* MSG_WIDE: what the supervisor made of a request. */
 void wides_answer(struct wides *w, const struct msg_wide *m);
+/* Of a ready one. gather adds the parameters in the order of the file; 0 or -EIO. */
 struct take_version wide_version(const struct wide *wide);
 int wide_gather(const struct wide *wide, struct gather *g);
 
+/* All ranks are there: what waited for a world is asked for. */
 void wides_world(struct wides *w);
+/* The link to a rank ended: what is not ready, and what only this link offered, is gone. */
 void wides_lost(struct wides *w, uint64_t epoch, uint32_t rank);
+/* After MSG_WORLD: what was asked of another epoch ends with EIO. */
 void wides_world_changed(struct wides *w);
+/* True while something may time out: wides_tick ends what has waited too long with ETIMEDOUT. */
 bool wides_waiting(const struct wides *w);
 void wides_tick(struct wides *w, uint64_t now_ns);
 

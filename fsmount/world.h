@@ -35,6 +35,7 @@ struct world_ops {
     void (*replaced)(void *ctx, uint32_t rank);             /* by another of the same epoch */
 };
 
+/* ops is borrowed. 0 or -ENOMEM. */
 int world_open(uint64_t session, const struct world_ops *ops, void *ctx, struct world **out);
 void world_close(struct world *w);
 
@@ -43,6 +44,7 @@ int world_set(struct world *w, const struct msg_world *m, struct err *err);
 int world_add_link(struct world *w, const struct msg_rank_link *m, int fd);
 void world_table(struct world *w, const struct msg_rank_table *m);
 
+/* Of the newest world, also after its end; 0 before the first. */
 uint64_t world_epoch(const struct world *w);
 /* The supervisor says that there is one. */
 bool world_is_up(const struct world *w);

@@ -1,3 +1,4 @@
+/* device.c - the table of devices. */
 #include "config.h"
 
 #include "device/device.h"

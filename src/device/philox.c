@@ -1,3 +1,4 @@
+/* philox.c - Philox 4x32-10, and normal deviates from it. */
 #include "config.h"
 
 #include "device/philox.h"

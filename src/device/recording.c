@@ -1,3 +1,4 @@
+/* recording.c - a device that computes nothing and notes what it was asked. */
 #include "config.h"
 
 #include "device/recording.h"

@@ -33,6 +33,7 @@ struct service_args {
     uint64_t fingerprint;        /* of the data, for the train state */
 };
 
+/* Starts the thread. 0 or -errno; the link is taken over also on failure. */
 int service_open(const struct service_args *args, struct service **out, struct err *err);
 /* Sends what is queued (for at most a second), ends the thread. */
 void service_close(struct service *s);

@@ -9,6 +9,7 @@
 
 struct takes;
 
+/* Arrays and layout are borrowed. NULL: no memory. limit_bytes: of all copies together. */
 struct takes *takes_open(struct arrays *a, const struct layout *l, uint32_t rank, uint64_t epoch,
                          size_t limit_bytes);
 void takes_close(struct takes *t);

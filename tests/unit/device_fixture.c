@@ -1,3 +1,4 @@
+/* device_fixture.c - each kernel table and number of threads, one after the other. */
 #include "config.h"
 
 #include "device_fixture.h"

@@ -1,3 +1,4 @@
+/* gpt2_ref_double.c - GPT-2 in double precision, as plainly as it can be written. */
 #include "config.h"
 
 #include "gpt2_ref_double.h"

@@ -1,3 +1,4 @@
+/* model_harness.c - a model on one device, with all its parameters in one buffer. */
 #include "config.h"
 
 #include "model_harness.h"

@@ -1,3 +1,4 @@
+/* team.c - threads that sleep between parts of work. */
 #include "config.h"
 
 #include "device/cpu/team.h"
