@@ -212,7 +212,7 @@ int check_file(const struct fake_world *f, const char *path, uint32_t array, con
                bool npy, struct version *out) {
     const struct layout_tensor *t = &f->layout.tensors[tensor_index(f, tensor)];
     uint8_t header[NPY_HEADER_BYTES], got[NPY_HEADER_BYTES];
-    struct version v;
+    struct version v = {0};
     struct stat st;
     int fd = open_at(f, O_RDONLY, "%s", path);
     if (fd < 0)
