@@ -28,7 +28,7 @@ finish() {
     echo "1..$tests"
     [ "$failures" = 0 ]
 }
-trap 'finish; exit' EXIT
+trap 'finish; exit $?' EXIT
 
 say() { echo "# $*"; }
 # A test: its name, then a command that must succeed.

@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # Real ranks and a real mount: start, commands, the death of each process, the end.
+# What `sh -c` runs is expanded there.
+# shellcheck disable=SC2016
 . "${GFS_SRC:?is set by make check}/tests/e2e/lib.sh" || exit 1
 
 [ -x "$GFS_BUILD/gatherfs-mountd" ] || skip_all "built without FUSE"
@@ -9,7 +11,7 @@ if [ "$(id -u)" != 0 ] && ! command -v fusermount3 >/dev/null; then skip_all "fu
 ranks=2
 [ "${GFS_MPI_NAME:-openmpi}" != none ] || ranks=1
 for i in $(seq 400); do echo "$i bottles of beer on the wall, $i bottles of beer"; done >text
-tiny=(--model gpt2:tiny --data text --ranks $ranks --global-batch 4 --seq-len 32 --set threads=1)
+tiny=(--model gpt2:tiny --data text --ranks "$ranks" --global-batch 4 --seq-len 32 --set threads=1)
 
 start_mounted() { # MNT OPTION...
     local mnt=$1
@@ -49,7 +51,7 @@ ok "a second run on this mount is refused" \
 cpu_of_all() { # in ticks
     local pid sum=0 stat
     for pid in $(supervisor) $(pgrep -P "$(supervisor)") $(pgrep -f "gatherfs-rank --run-dir $work/mnt.run "); do
-        stat=($(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null)) || continue
+        read -ra stat < <(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null) || continue
         sum=$((sum + stat[11] + stat[12]))
     done
     echo $sum

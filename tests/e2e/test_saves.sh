@@ -5,7 +5,7 @@
 ranks=2
 [ "${GFS_MPI_NAME:-openmpi}" != none ] || ranks=1
 for i in $(seq 400); do echo "$i bottles of beer on the wall, $i bottles of beer"; done >text
-tiny=(--model gpt2:tiny --data text --ranks $ranks --global-batch 4 --seq-len 32 --set threads=1 --set keep=0)
+tiny=(--model gpt2:tiny --data text --ranks "$ranks" --global-batch 4 --seq-len 32 --set threads=1 --set keep=0)
 seed=${GFS_SEED:-$$}
 RANDOM=$seed
 say "seed $seed: GFS_SEED repeats it"

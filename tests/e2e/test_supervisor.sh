@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # The supervisor with a double in place of the ranks: commands, resuming, faults.
+# What `sh -c` runs is expanded there.
+# shellcheck disable=SC2016
 . "${GFS_SRC:?is set by make check}/tests/e2e/lib.sh" || exit 1
 export GATHERFS_RANK_PROGRAM=$GFS_BUILD/tests/e2e/fake_rank
 echo text >data
@@ -108,7 +110,7 @@ ok "... with a snapshot of the last step" test -d b/snapshots/step-0000000010
 ok "a row a step" sh -c "[ \$(wc -l <b/metrics.tsv) = 11 ]"
 ok "started again there is nothing to do" sh -c "timeout 20 '$gatherfs' run --no-mount --run-dir b | grep -q 'nothing to do'"
 start b --steps 20 --stay
-ok "--stay: done" until_ok 20 state_is b done
+ok "--stay: done" until_ok 20 state_is b "done"
 ok "... at the target" step_is b 20
 ok "... where there is nothing to run" refused ERANGE b run 1
 ok "... but a snapshot to restore" command_is b restore step-0000000010
