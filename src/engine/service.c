@@ -213,7 +213,7 @@ static int service_config(struct service *s, const struct blob *text) {
 }
 
 /* What the supervisor may say: a message of another type would not fit where it is decoded. */
-static bool service_obeys(uint16_t type) {
+static bool supervisor_may_send(uint16_t type) {
     switch (type) {
     case MSG_DOORBELL:
     case MSG_DAEMON_LINK:
@@ -230,25 +230,22 @@ static bool service_obeys(uint16_t type) {
     }
 }
 
+union supervisor_message {
+    struct msg_doorbell doorbell;
+    struct msg_daemon_link daemon_link;
+    struct msg_orders orders;
+    struct msg_take_reserve reserve;
+    struct msg_take_fix fix;
+    struct msg_take_write write;
+    struct msg_take_release release;
+    struct msg_restore restore;
+    struct msg_quit quit;
+};
+
 /* One case a message; the messages themselves are carried out elsewhere. */
-static int service_supervisor_frame(struct service *s, struct frame *f) {
-    union {
-        struct msg_doorbell doorbell;
-        struct msg_daemon_link daemon_link;
-        struct msg_orders orders;
-        struct msg_take_reserve reserve;
-        struct msg_take_fix fix;
-        struct msg_take_write write;
-        struct msg_take_release release;
-        struct msg_restore restore;
-        struct msg_quit quit;
-    } *m = calloc(1, sizeof(*m));
-    int rc = m != NULL ? -EPROTO : -ENOMEM;
-    if (m != NULL && service_obeys(f->type))
-        rc = msg_decode(f->type, f->payload, f->len_bytes, m);
-    if (rc != 0)
-        goto out;
+static int service_obey(struct service *s, struct frame *f, const union supervisor_message *m) {
     bool first = s->args.inbox != NULL;
+    int rc = 0;
     switch (f->type) {
     case MSG_DOORBELL:
         if (f->fd_count == 1) {
@@ -294,7 +291,16 @@ static int service_supervisor_frame(struct service *s, struct frame *f) {
     default:
         rc = -EPROTO;
     }
-out:
+    return rc;
+}
+
+static int service_supervisor_frame(struct service *s, struct frame *f) {
+    union supervisor_message *m = calloc(1, sizeof(*m));
+    int rc = m != NULL ? -EPROTO : -ENOMEM;
+    if (m != NULL && supervisor_may_send(f->type))
+        rc = msg_decode(f->type, f->payload, f->len_bytes, m);
+    if (rc == 0)
+        rc = service_obey(s, f, m);
     free(m);
     if (rc != 0)
         log_error("message %s of the supervisor: %s", msg_type_name(f->type), err_name(-rc));

@@ -70,7 +70,8 @@ static void read_last_row(struct record *r, char *tail) {
     }
 }
 
-static void append(int *fd, uint64_t *bytes, const char *text, size_t len_bytes, const char *name) {
+static void append(struct record *r, int *fd, uint64_t *bytes, const char *text, size_t len_bytes,
+                   const char *name) {
     if (*fd < 0)
         return;
     ssize_t n = write(*fd, text, len_bytes);
@@ -82,10 +83,9 @@ static void append(int *fd, uint64_t *bytes, const char *text, size_t len_bytes,
     /* No half line; the file goes on when there is room again. */
     if (n > 0 && ftruncate(*fd, (off_t)*bytes))
         *bytes += (uint64_t)n;
-    static int warned;
-    if (code != warned)
+    if (code != r->warned_code)
         log_warn("%s: %s", name, strerror(code));
-    warned = code;
+    r->warned_code = code;
 }
 
 int record_open(const char *run_dir, struct record *out, struct err *err) {
@@ -96,7 +96,7 @@ int record_open(const char *run_dir, struct record *out, struct err *err) {
         return err_set(err, -r.metrics_fd, "%s/metrics.tsv: %s", run_dir, strerror(-r.metrics_fd));
     read_last_row(&r, tail);
     if (r.metrics_bytes == 0)
-        append(&r.metrics_fd, &r.metrics_bytes, metrics_header, strlen(metrics_header),
+        append(&r, &r.metrics_fd, &r.metrics_bytes, metrics_header, strlen(metrics_header),
                "metrics.tsv");
     r.events_fd = open_append(run_dir, "events", &r.events_bytes, tail);
     if (r.events_fd < 0) {
@@ -132,7 +132,7 @@ void record_step(struct record *r, const struct catalogue_step *s) {
                      s->step, s->attempt, s->epoch, s->gen, s->loss, s->grad_norm, s->clip_factor,
                      s->lr, s->tokens, s->step_seconds, s->time_ns / 1000000000u,
                      s->time_ns / 1000000u % 1000u);
-    append(&r->metrics_fd, &r->metrics_bytes, row, (size_t)n, "metrics.tsv");
+    append(r, &r->metrics_fd, &r->metrics_bytes, row, (size_t)n, "metrics.tsv");
     if (r->catalogue)
         catalogue_step(r->catalogue, s);
 }
@@ -153,7 +153,7 @@ void record_event(struct record *r, const char *kind, const char *fmt, ...) {
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
     int n = snprintf(line, sizeof line, "%s.%03uZ %s %s\n", when,
                      (unsigned)(now / 1000000u % 1000u), kind, text);
-    append(&r->events_fd, &r->events_bytes, line, (size_t)n, "events");
+    append(r, &r->events_fd, &r->events_bytes, line, (size_t)n, "events");
     if (r->catalogue)
         catalogue_event(r->catalogue, now, kind, text);
 }

@@ -13,6 +13,7 @@ struct record {
     uint64_t metrics_bytes, events_bytes;
     uint64_t last_step, last_gen; /* of the last row of metrics.tsv, 0 if none */
     struct catalogue *catalogue;  /* NULL: could not be opened */
+    int warned_code;              /* errno of the last failed write: said once, not for each line */
 };
 
 /* Opens or makes the files; a line cut short by a crash is taken away. Fails only when none can be

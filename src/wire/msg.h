@@ -53,8 +53,8 @@ enum msg_type {
     MSG_WORLD,     /* S->D a world of ranks of a new epoch is ready (or gone: world_size 0) */
     MSG_RANK_LINK, /* S->D fd: stream to `rank` of `epoch`; D->S without: it ended, make another */
     MSG_STATUS,    /* S->D all status values, whenever one changed; the first one comes after what a
-                    * new daemon has to know    to answer requests sent again (snapshots, pins, world):
-                    * with it the daemon begins to serve */
+                      new daemon must know to answer requests sent again (snapshots, pins, world):
+                      with it the daemon begins to serve */
     MSG_RANK_TABLE,       /* S->D what ranks/R shows */
     MSG_COMMAND,          /* D->S one write to a control file, syntax checked */
     MSG_COMMAND_DONE,     /* S->D by key */

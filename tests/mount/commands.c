@@ -119,8 +119,12 @@ static void refused(struct fake_world *f) {
     }
     check(wrong == 0 && commands(f) == before,
           "syntax is EINVAL, values are ERANGE, last_error says why, and nothing was sent");
+}
+
+static void garbage_refused(struct fake_world *f) {
+    uint32_t before = commands(f);
+    unsigned wrong = 0;
     char *garbage = malloc(1 << 20);
-    wrong = 0;
     for (int round = 0; round < 8; round++) {
         size_t len = round < 4 ? 1 << 20 : (size_t)rand() % 3000 + 1;
         for (size_t i = 0; i < len; i++)
@@ -134,10 +138,14 @@ static void refused(struct fake_world *f) {
     close(fd);
     free(garbage);
     check(wrong == 0 && commands(f) == before, "1 MB of garbage, long lines and NUL are EINVAL");
+}
+
+static void another_user_refused(struct fake_world *f) {
+    uint32_t before = commands(f);
     if (getuid() == 0) {
         pid_t pid = fork();
         if (pid == 0) {
-            fd = open_at(f, O_WRONLY, "control/step");
+            int fd = open_at(f, O_WRONLY, "control/step");
             if (setuid(65534) != 0)
                 _exit(1);
             _exit(write(fd, "1\n", 2) < 0 && errno == EPERM ? 0 : 2);
@@ -305,6 +313,8 @@ int main(void) {
     srand(5);
     shells(f);
     refused(f);
+    garbage_refused(f);
+    another_user_refused(f);
     parked(f);
     interrupted(f);
     events(f);
