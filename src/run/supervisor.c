@@ -1,12 +1,18 @@
 /* supervisor.c - the life of a run.
  *
- *   supervisor_run       supervisor_world_ready        supervisor_update_state
- *  -----------> STARTING ----------------------> PAUSED <------------------> TRAINING ----> DONE
- * (--stay) |                                |                           |             | |
- * supervisor_world_failed        +-----------+---------------+-------------+ v v FAILED <--- third
- * restart --- RESTARTING <------+  supervisor_world_failed
- *                                                               +-----> STOPPING  stop_request, see
- * stop.c */
+ *   supervisor_run        supervisor_world_ready        supervisor_update_state
+ *  ------------> STARTING ------------------> PAUSED <------------------------> TRAINING
+ *                   |                           ^ |                                | |
+ *                   |    supervisor_world_ready | | supervisor_world_failed        | |
+ *                   |                           | v                                | |
+ *                   |                        RESTARTING <--------------------------+ |
+ *                   |                           |                                    |
+ *                   | supervisor_world_failed   | for the third time without         |
+ *                   v                           | a new snapshot                     v
+ *                 FAILED <----------------------+              with --stay: DONE, where a world
+ *                                                              that is lost is started again too
+ *
+ * From each stop_request leads to STOPPING: see supervisor.h. */
 #include "config.h"
 
 #include "run/supervisor.h"

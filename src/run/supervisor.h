@@ -238,9 +238,11 @@ double status_eta_seconds(const struct supervisor *s);
 
 /* ---- stop.c: how a run ends
  *
- *   stop_request --> STOP_RESTING --> STOP_SNAPSHOT --> STOP_LEAVING --> STOP_UNMOUNTING --> the
- * loop ends ^                |                (stop_step goes on from wherever it is)
- *                        +--- stop_fail --+  the snapshot failed: the run pauses, STOP_NONE */
+ *   stop_request                                                            the loop ends
+ *  ------------> RESTING --> SNAPSHOT --> LEAVING --> UNMOUNTING ------------------------>
+ *      NONE <-------------------+ stop_snapshot_failed: the run pauses
+ *
+ * stop_step goes on from wherever it is. */
 enum stop_phase { STOP_NONE, STOP_RESTING, STOP_SNAPSHOT, STOP_LEAVING, STOP_UNMOUNTING };
 struct stop {
     enum stop_phase phase;
