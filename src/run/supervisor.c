@@ -7,7 +7,7 @@
  *                   |                           | v                                | |
  *                   |                        RESTARTING <--------------------------+ |
  *                   |                           |                                    |
- *                   | supervisor_world_failed   | for the third time without         |
+ *                   | supervisor_world_failed   | after three restarts without       |
  *                   v                           | a new snapshot                     v
  *                 FAILED <----------------------+              with --stay: DONE, where a world
  *                                                              that is lost is started again too
