@@ -30,7 +30,7 @@ int mark_synchronize(struct trainer *t, const struct mark *m) {
     return m->set ? t->ops->event_synchronize(t->dev, m->event) : 0;
 }
 
-void trainer_phase(struct trainer *t, uint32_t phase) {
+static void trainer_phase(struct trainer *t, uint32_t phase) {
     if (t->phase != NULL)
         atomic_store_explicit(t->phase, phase, memory_order_relaxed);
 }

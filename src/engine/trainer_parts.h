@@ -107,7 +107,6 @@ struct trainer {
 int mark_record(struct trainer *t, enum dev_stream_kind stream, struct mark *m);
 int mark_wait(struct trainer *t, enum dev_stream_kind stream, const struct mark *m);
 int mark_synchronize(struct trainer *t, const struct mark *m);
-void trainer_phase(struct trainer *t, uint32_t phase);
 /* Notes what is going on, and returns the sentence for it when rc says that it failed. */
 void trainer_doing(struct trainer *t, const char *doing, const char *what);
 

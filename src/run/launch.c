@@ -13,7 +13,8 @@
 #include "base/file.h"
 #include "run/child.h"
 
-uint64_t launch_threads(const struct config *c) {
+/* Threads a rank: as set, else the cores we may use divided by the ranks. */
+static uint64_t launch_threads(const struct config *c) {
     cpu_set_t set;
     if (c->threads)
         return c->threads;

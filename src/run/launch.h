@@ -19,7 +19,5 @@ struct launch {
  * GATHERFS_RANK_PROGRAM (a hook for tests) names another program in place of gatherfs-rank. */
 int launch_prepare(const struct config *c, const char *run_dir, uint64_t epoch, struct launch *out,
                    struct err *err);
-/* Threads a rank: as set, else the cores we may use divided by the ranks. */
-uint64_t launch_threads(const struct config *c);
 
 #endif

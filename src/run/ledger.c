@@ -10,7 +10,8 @@
 
 enum { LEDGER_BUCKETS = 4096 };
 
-const char *const command_state_names[] = {
+/* Accepted is shown as waiting. */
+static const char *const command_state_names[] = {
     [COMMAND_WAITING] = "waiting", [COMMAND_ACCEPTED] = "waiting",  [COMMAND_DONE] = "done",
     [COMMAND_FAILED] = "failed",   [COMMAND_CANCELED] = "canceled",
 };

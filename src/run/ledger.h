@@ -21,7 +21,6 @@ enum command_state {
     COMMAND_FAILED,
     COMMAND_CANCELED
 };
-extern const char *const command_state_names[]; /* accepted is shown as waiting */
 
 struct command {
     struct command *newer; /* in order of number */

@@ -50,7 +50,8 @@ void progress_say(struct progress *p, const char *fmt, ...) {
     put(line, len);
 }
 
-int progress_format(const struct progress_values *v, char *out, unsigned cap_bytes) {
+/* The text of a line of progress, without line end. */
+static int progress_format(const struct progress_values *v, char *out, unsigned cap_bytes) {
     char loss[32] = "", speed[48] = "", eta[48] = "", seconds[32];
     if (!isnan(v->loss))
         snprintf(loss, sizeof loss, "  loss %.4f", v->loss);

@@ -26,7 +26,4 @@ void progress_show(struct progress *p, const struct progress_values *v, bool now
 void progress_print(struct progress *p, const struct progress_values *v);
 void progress_close(struct progress *p);
 
-/* The text of both, without line end. */
-int progress_format(const struct progress_values *v, char *out, unsigned cap_bytes);
-
 #endif
