@@ -42,13 +42,15 @@ install_packages() { # group...
 no_mount=
 find_fuse() {
     local fix='modprobe fuse'
+    [ -e /dev/fuse ] || ! grep -qsw fuse /proc/filesystems || fix='mknod -m 666 /dev/fuse c 10 229'
     if [ -e /.dockerenv ] || [ -e /run/.containerenv ]; then
         fix='docker run --device /dev/fuse --cap-add SYS_ADMIN'
     fi
     if ! { [ -c /dev/fuse ] && : <>/dev/fuse; } 2>/dev/null; then
         no_mount="/dev/fuse cannot be opened"
     elif [ "$(id -u)" = 0 ]; then
-        unshare -m --propagation unchanged true 2>/dev/null || no_mount="root may not mount here"
+        unshare -m --propagation unchanged true 2>/dev/null ||
+            no_mount="root may not mount here" fix='docker run --device /dev/fuse --cap-add SYS_ADMIN'
     elif ! command -v fusermount3 >/dev/null; then
         no_mount="fusermount3 is not there" fix='apt-get install fuse3'
     fi
