@@ -48,6 +48,7 @@ static void add_launcher(struct launch *l, size_t *args, size_t *env) {
         add_arg(l, args, "--oversubscribe");
         add_env(l, env, "OMPI_ALLOW_RUN_AS_ROOT", "1");
         add_env(l, env, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        add_env(l, env, "HWLOC_HIDE_ERRORS", "2"); /* a chroot without /sys */
         add_env(l, env, "OMPI_MCA_orte_tmpdir_base", l->tmp);
         add_env(l, env, "OMPI_MCA_btl_vader_backing_directory", l->tmp);
     }

@@ -69,7 +69,9 @@ void progress_show(struct progress *p, const struct progress_values *v, bool now
     char text[PROGRESS_LINE_BYTES], line[PROGRESS_LINE_BYTES + 32];
     struct winsize size;
     uint64_t time = loop_now_ns();
-    if (!p->is_terminal || (!now && time - p->last_ns < PROGRESS_INTERVAL_NS))
+    /* Behind a shell the line would be drawn over what is being typed. */
+    bool is_foreground = p->is_terminal && tcgetpgrp(STDOUT_FILENO) == getpgrp();
+    if (!is_foreground || (!now && time - p->last_ns < PROGRESS_INTERVAL_NS))
         return;
     p->last_ns = time;
     progress_format(v, text, sizeof text);

@@ -54,6 +54,14 @@ skip_all() {
     exit 77
 }
 
+# Skips the whole test where nothing can be mounted; GFS_NO_MOUNT is the reason that tools/check found.
+needs_mount() {
+    [ -x "$GFS_BUILD/gatherfs-mountd" ] || skip_all "built without FUSE"
+    [ -z "${GFS_NO_MOUNT-}" ] || skip_all "$GFS_NO_MOUNT"
+    [ -c /dev/fuse ] || skip_all "there is no /dev/fuse"
+    [ "$(id -u)" = 0 ] || command -v fusermount3 >/dev/null || skip_all "fusermount3 is not there"
+}
+
 # Waits for a command to succeed, at most SECONDS.
 until_ok() {
     local deadline=$((SECONDS + $1))

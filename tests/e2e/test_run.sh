@@ -4,9 +4,7 @@
 # shellcheck disable=SC2016
 . "${GFS_SRC:?is set by make check}/tests/e2e/lib.sh" || exit 1
 
-[ -x "$GFS_BUILD/gatherfs-mountd" ] || skip_all "built without FUSE"
-[ -c /dev/fuse ] || skip_all "there is no /dev/fuse"
-if [ "$(id -u)" != 0 ] && ! command -v fusermount3 >/dev/null; then skip_all "fusermount3 is not there"; fi
+needs_mount
 
 ranks=2
 [ "${GFS_MPI_NAME:-openmpi}" != none ] || ranks=1

@@ -57,7 +57,7 @@ ok "... nothing half written is left" sh -c '! ls -a saves/snapshots | grep -q "
 kill -TERM "$run_pid"
 ok "... and ends well" ends 0
 
-if [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; then
+if [ "$(id -u)" = 0 ] && unshare -m --propagation unchanged true 2>/dev/null; then
     mkdir small
     mount -t tmpfs -o size=16m,mode=0700 gatherfs-test small
     # One rank: the launcher of more keeps files of its own there.
