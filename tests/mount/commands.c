@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -190,16 +189,11 @@ static void parked(struct fake_world *f) {
     check(write_at(f, "control/step", "3 three\n") == 0, "an id that is done answers at once");
 }
 
-static void on_signal(int sig) { (void)sig; }
-
 static void interrupted(struct fake_world *f) {
     uint32_t first = commands(f);
     pid_t pid = fork();
     if (pid == 0) {
-        struct sigaction sa = {.sa_handler = on_signal};
-        struct itimerval soon = {.it_value = {.tv_usec = 300000}};
-        sigaction(SIGALRM, &sa, NULL);
-        setitimer(ITIMER_REAL, &soon, NULL);
+        check_signal_soon();
         _exit(-write_at(f, "control/step", "7 seven\n"));
     }
     check(exit_of(pid) == EINTR, "a signal releases who waits");

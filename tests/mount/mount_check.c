@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <time.h>
@@ -32,6 +33,15 @@ static void on_deadline(int sig) {
     if (current->daemon > 0)
         kill(current->daemon, SIGKILL);
     _exit(1);
+}
+
+static void on_signal(int sig) { (void)sig; }
+
+void check_signal_soon(void) {
+    struct sigaction sa = {.sa_handler = on_signal};
+    struct itimerval soon = {.it_value = {.tv_usec = 300000}};
+    sigaction(SIGALRM, &sa, NULL);
+    setitimer(ITIMER_REAL, &soon, NULL);
 }
 
 void check_begin(struct fake_world *f, unsigned deadline_seconds) {

@@ -19,6 +19,8 @@ void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* A case that can't be had here. */
 void check_skip(const char *what, const char *why);
 bool check_have(const char *program);
+/* For a forked process of one thread: a signal comes in 0.3 s, and ends what it waits in. */
+void check_signal_soon(void);
 
 /* Runs a script in bash in a new process group with a deadline of 30 s; $M is the mount, $T an
  * empty directory, $R the run directory; `not COMMAND` succeeds when the command fails. Its output

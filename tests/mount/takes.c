@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -287,17 +286,12 @@ static void silent(struct fake_world *f) {
     set_mode(f, 1, FAKE_NORMAL);
 }
 
-static void on_signal(int sig) { (void)sig; }
-
 static void interrupted(struct fake_world *f) {
     set_mode(f, 1, FAKE_SILENT);
     /* In a process of one thread, so that it is the reader that hears the signal. */
     pid_t pid = fork();
     if (pid == 0) {
-        struct sigaction sa = {.sa_handler = on_signal};
-        struct itimerval soon = {.it_value = {.tv_usec = 300000}};
-        sigaction(SIGALRM, &sa, NULL);
-        setitimer(ITIMER_REAL, &soon, NULL);
+        check_signal_soon();
         _exit(-open_at(f, O_RDONLY, weight_path));
     }
     int rc = 0;
