@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void fixture_dir_make(const char *parent, char *out, size_t cap_bytes) {
     const char *tmp = getenv("TMPDIR");
@@ -23,7 +24,18 @@ void fixture_dir_make(const char *parent, char *out, size_t cap_bytes) {
     }
 }
 
-void fixture_dir_remove(const char *dir) { file_remove_tree(AT_FDCWD, dir, NULL); }
+void fixture_dir_remove(const char *dir) {
+    char parent[PATH_MAX];
+    snprintf(parent, sizeof(parent), "%s", dir);
+    char *name = strrchr(parent, '/');
+    *name = '\0';
+    int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || file_remove_tree(fd, name + 1, NULL) != 0) {
+        perror(dir);
+        exit(99);
+    }
+    close(fd);
+}
 
 int fixture_layout(uint32_t world_size, uint32_t align_elems, struct layout *out) {
     static const struct tensor_spec specs[] = {
