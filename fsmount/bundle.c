@@ -21,7 +21,7 @@ struct bundle {
     uint32_t id;
     char name[NAME_MAX_BYTES + 1];
     bool listed;
-    uint64_t lookups;
+    uint64_t lookups, opens; /* both of this daemon; there may be more from the one before */
     struct model *model;
     uint32_t array_mask;
     uint64_t time_ns;
@@ -135,7 +135,7 @@ static struct bundle *bundles_add(struct bundles *all, enum key_class class, uin
 }
 
 static void bundles_sweep(struct bundles *all, struct bundle *b) {
-    if (b->listed || b->lookups != 0)
+    if (b->listed || b->lookups != 0 || b->opens != 0)
         return;
     struct bundle **at = &all->all;
     while (*at != b)
@@ -253,6 +253,16 @@ static int bundle_pin_update(struct bundle *b, const struct msg_pin *m, struct e
     return bundle_pin_state_text(b);
 }
 
+/* 0 when the data is there, -EAGAIN while it may still come. */
+static int bundle_pin_ready(const struct bundle *b) {
+    if (b->state == PIN_FAILED)
+        return -b->code;
+    if (b->state == PIN_READY &&
+        wides_is_whole(b->owner->wides, b->take, model_layout(b->model), b->array_mask))
+        return 0;
+    return -EAGAIN;
+}
+
 int bundles_pin(struct bundles *all, const struct msg_pin *m, struct err *err) {
     struct bundle *b = m->pin <= UINT32_MAX ? bundles_find(all, KEY_PIN, (uint32_t)m->pin) : NULL;
     if (m->state > PIN_GONE)
@@ -260,6 +270,11 @@ int bundles_pin(struct bundles *all, const struct msg_pin *m, struct err *err) {
     if (m->state == PIN_GONE) {
         if (b != NULL) {
             b->listed = false;
+            if (bundle_pin_ready(b) == -EAGAIN) { /* it never will be */
+                b->state = PIN_FAILED;
+                b->code = EIO;
+                park_fail(&b->readers, EIO);
+            }
             bundles_sweep(all, b);
         }
         return 0;
@@ -356,16 +371,6 @@ static int bundle_dump(void *ctx, uint32_t rank, const uint8_t **data, uint64_t 
     return 0;
 }
 
-/* 0 when the data is there, -EAGAIN while it may still come. */
-static int bundle_pin_ready(const struct bundle *b) {
-    if (b->state == PIN_FAILED)
-        return -b->code;
-    if (b->state == PIN_READY &&
-        wides_is_whole(b->owner->wides, b->take, model_layout(b->model), b->array_mask))
-        return 0;
-    return -EAGAIN;
-}
-
 static int bundle_read_shard(struct bundle *b, uint32_t number, struct gather *g) {
     size_t manifest_bytes;
     if (number == 0) {
@@ -437,9 +442,16 @@ void bundle_lookup(struct bundle *b, uint64_t count) { b->lookups += count; }
 /* A successor does not know what its predecessor was asked: it may hear of more than it counted. */
 void bundle_forget(struct bundles *all, struct bundle *b, uint64_t count) {
     b->lookups = b->lookups > count ? b->lookups - count : 0;
-    if (b->lookups == 0 && b->class == KEY_SNAPSHOT)
+    if (b->lookups == 0 && b->opens == 0 && b->class == KEY_SNAPSHOT)
         bundle_unload(b);
     bundles_sweep(all, b);
+}
+
+void bundle_file_open(struct bundle *b) { b->opens++; }
+
+void bundle_file_close(struct bundles *all, struct bundle *b) {
+    b->opens--;
+    bundle_forget(all, b, 0);
 }
 
 void bundles_wake(struct bundles *all, void (*wake)(void *ctx, struct bundle *b), void *ctx) {

@@ -49,6 +49,10 @@ struct park_list *bundle_readers(struct bundle *b);
 /* What the kernel knows keeps a removed one alive. */
 void bundle_lookup(struct bundle *b, uint64_t count);
 void bundle_forget(struct bundles *all, struct bundle *b, uint64_t count);
+/* So does an open file: names that the daemon before this one has looked up are not looked up
+ * again. */
+void bundle_file_open(struct bundle *b);
+void bundle_file_close(struct bundles *all, struct bundle *b);
 
 /* Pins whose readers can be answered now are handed to wake, one call a pin. */
 void bundles_wake(struct bundles *b, void (*wake)(void *ctx, struct bundle *b), void *ctx);

@@ -307,7 +307,7 @@ static void open_volatile(struct daemon *d, fuse_req_t req, fuse_ino_t ino,
 static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
     struct daemon *d = daemon_of(req);
     struct key k;
-    struct bundle *b;
+    struct bundle *b = NULL;
     bool writes = (fi->flags & O_ACCMODE) != O_RDONLY || (fi->flags & O_TRUNC) != 0;
     /* A close need not wait for us: a process that starts our successor while it has files of this
      * mount open would hang in exec, with the successor in it. */
@@ -331,7 +331,12 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
         key_is_growing(k) || (k.class != KEY_FIXED && status_config(d->status)->direct_io);
     fi->keep_cache = !fi->direct_io;
     fi->fh = key_is_growing(k) ? (d->number & 0xffff) << 48 | ++d->next_fh : 0;
-    fuse_reply_open(req, fi);
+    if (b != NULL) {
+        fi->fh = d->number; /* which daemon counted it */
+        bundle_file_open(b);
+    }
+    if (fuse_reply_open(req, fi) != 0 && b != NULL)
+        bundle_file_close(d->bundles, b);
 }
 
 static struct poller *daemon_poller(struct daemon *d, uint64_t fh, bool make) {
@@ -363,6 +368,10 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     struct poller *p = fi->fh != 0 ? daemon_poller(d, fi->fh, false) : NULL;
     if (p != NULL)
         poller_free(d, p);
+    struct key k;
+    struct bundle *b = n == NULL && key_unpack(ino, &k) ? bundle_of_key(d, k) : NULL;
+    if (b != NULL && fi->fh == d->number)
+        bundle_file_close(d->bundles, b);
     fuse_reply_err(req, 0);
 }
 

@@ -15,6 +15,7 @@ struct offer {
     struct offer *next;
     uint64_t take, epoch;
     uint32_t holds;           /* pins and opens */
+    bool gone;                /* a rank let go of it: nobody writes to it any more */
     struct shared **segments; /* [rank_count] */
     uint32_t rank_count;
 };
@@ -135,6 +136,9 @@ void wides_gone(struct wides *w, uint64_t epoch, uint32_t rank, uint64_t take) {
     struct offer *o = wides_offer(w, take);
     if (o == NULL || o->epoch != epoch || rank >= o->rank_count)
         return;
+    o->gone = true;
+    if (o->holds != 0)
+        return; /* a pin that was removed while its files are open */
     shared_put(o->segments[rank]);
     o->segments[rank] = NULL;
     wides_sweep(w);
@@ -184,8 +188,9 @@ void wides_hold(struct wides *w, uint64_t take) {
 
 void wides_unhold(struct wides *w, uint64_t take) {
     struct offer *o = wides_offer(w, take);
-    if (o != NULL && o->holds > 0 && --o->holds == 0 && o->epoch != world_epoch(w->world))
-        offer_clear(o); /* the rank that would say MSG_WIDE_GONE is gone itself */
+    if (o != NULL && o->holds > 0 && --o->holds == 0 &&
+        (o->gone || o->epoch != world_epoch(w->world)))
+        offer_clear(o); /* MSG_WIDE_GONE has come, or the rank that would say it is gone itself */
     wides_sweep(w);
 }
 

@@ -39,7 +39,8 @@ int wides_dump(const struct wides *w, uint64_t take, uint32_t rank, const uint8_
 /* The most silent rank's last sign of life among those that have not offered theirs; UINT64_MAX
  * when none lacks. */
 uint64_t wides_oldest_sign(const struct wides *w, uint64_t take, const struct layout *l);
-/* A pin holds the segments of a take: they stay when the link that brought them ends. */
+/* A pin holds the segments of a take: they stay when the link that brought them ends, and when the
+ * ranks let go of them. */
 void wides_hold(struct wides *w, uint64_t take);
 void wides_unhold(struct wides *w, uint64_t take);
 
