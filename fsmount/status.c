@@ -142,6 +142,7 @@ void status_events(struct status *s, uint64_t bytes) { s->events_bytes = bytes; 
 
 void status_error(struct status *s, const char *text) {
     snprintf(s->error, sizeof(s->error), "%s", text);
+    err_clean(s->error);
 }
 
 const struct msg_status *status_get(const struct status *s) { return &s->now; }

@@ -53,6 +53,7 @@ void commands_finish(struct supervisor *s, struct command *c, uint32_t code, con
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    err_clean(text);
     ledger_finish(s->ledger, c, code, text);
     if (code && code != ECANCELED)
         supervisor_error(s, "%s", text);
@@ -85,7 +86,7 @@ static bool may_command(uint32_t uid) { return uid == 0 || uid == geteuid(); }
 /* Whether it can be carried out at all, in the state that the run is in. */
 static int check_state(const struct supervisor *s, const struct command *c, struct err *err) {
     if (s->state == RUN_FAILED && strcmp(c->name, "stop") != 0)
-        return err_set(err, EIO, "the run has failed: %.300s", s->status.last_error);
+        return err_set(err, EIO, "the run has failed: %.300s", s->failure);
     if (s->state == RUN_OFFLINE)
         return err_set(err, EROFS, "nothing is trained here: `gatherfs run` goes on with the run");
     if (s->stop.phase != STOP_NONE)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -92,6 +93,30 @@ static void a_prefix_may_be_made_of_the_text(void **state) {
     assert_string_equal(err.text, "<cause>: cause");
 }
 
+static void a_text_is_one_line_of_utf8(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"plain \x7e", "plain ~"},
+        {"a\nb\tc\x1b[1m\x7f", "a?b?c?[1m?"},
+        {"\xc3\xbc \xe2\x82\xac \xf0\x9f\x8d\xba", "\xc3\xbc \xe2\x82\xac \xf0\x9f\x8d\xba"},
+        {"\xff\xfe", "??"},
+        {"\xc0\xaf \xe0\x80\xaf \xf0\x80\x80\xaf", "?? ??? ????"}, /* overlong */
+        {"\xed\xa0\x80", "???"},                                   /* a surrogate */
+        {"\xf4\x90\x80\x80 \xf5", "???? ?"},                       /* beyond the last */
+        {"\xc2\x9b", "??"},                                        /* a control character */
+        {"cut \xe2\x82", "cut ??"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct err err = {0};
+        err_set(&err, EIO, "%s", cases[i][0]);
+        assert_string_equal(err.text, cases[i][1]);
+        err_prefix(&err, "%s", cases[i][0]);
+        char want[64];
+        snprintf(want, sizeof(want), "%s: %s", cases[i][1], cases[i][1]);
+        assert_string_equal(err.text, want);
+    }
+}
+
 static void codes_have_names(void **state) {
     (void)state;
     assert_string_equal(err_name(0), "OK");
@@ -110,6 +135,7 @@ int main(void) {
         cmocka_unit_test(a_long_text_is_cut_and_terminated),
         cmocka_unit_test(a_long_prefix_cuts_the_text),
         cmocka_unit_test(a_prefix_may_be_made_of_the_text),
+        cmocka_unit_test(a_text_is_one_line_of_utf8),
         cmocka_unit_test(codes_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
