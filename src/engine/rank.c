@@ -127,7 +127,8 @@ static int rank_hello(struct rank *r, struct err *err) {
 
 static int rank_shape(struct rank *r, struct err *err) {
     int rc = 0;
-    if (r->model_config[0] == '\0') {
+    bool is_kept = r->model_config[0] != '\0';
+    if (!is_kept) {
         free(r->model_config);
         r->model_config = NULL;
         rc = model_config_text(r->config.model, &r->model_config, err);
@@ -135,7 +136,7 @@ static int rank_shape(struct rank *r, struct err *err) {
     if (rc == 0)
         rc = model_open(r->model_config, &r->model, err);
     if (rc != 0)
-        return rc;
+        return is_kept ? err_prefix(err, "%s/model.json", r->options->run_dir) : rc;
     uint32_t count = model_tensor_count(r->model);
     struct tensor_spec *specs = calloc((size_t)count + 1, sizeof(*specs));
     if (specs == NULL)
@@ -436,6 +437,16 @@ static void rank_limits(void) {
     }
 }
 
+static int rank_connect(struct rank *r, struct err *err) {
+    const char *dir = r->options->run_dir;
+    int fd = link_connect(dir, "socket");
+    if (fd < 0)
+        return err_set(err, -fd, "%s/socket: %s: ranks are started by `gatherfs run`", dir,
+                       strerror(-fd));
+    r->link = link_open(fd, RANK_HELLO_OUTBOX_BYTES);
+    return r->link != NULL ? 0 : err_set(err, ENOMEM, "no memory for the link to the supervisor");
+}
+
 int rank_run(const struct rank_options *o) {
     struct err err = {0};
     struct rank *r = calloc(1, sizeof(*r));
@@ -444,17 +455,12 @@ int rank_run(const struct rank_options *o) {
     r->options = o;
     r->doorbell_fd = -1;
     rank_limits();
-    int fd = link_connect(o->run_dir, "socket");
-    int rc = fd < 0 ? err_set(&err, -fd, "%s/socket: %s: ranks are started by `gatherfs run`",
-                              o->run_dir, strerror(-fd))
-                    : 0;
-    bool world = false;
-    if (rc == 0 && (r->link = link_open(fd, RANK_HELLO_OUTBOX_BYTES)) == NULL)
-        rc = err_set(&err, ENOMEM, "no memory for the link to the supervisor");
-    if (rc == 0) {
-        rc = comm_world_init(o->world_size, &r->rank, &r->world_size, &err);
-        world = rc == 0;
-    }
+    /* MPI first: its start may take longer than a silent guest is suffered on the socket. */
+    int rc = comm_world_init(o->world_size, &r->rank, &r->world_size, &err);
+    bool world = rc == 0;
+    int connected = rank_connect(r, &err);
+    if (rc == 0)
+        rc = connected;
     if (rc == 0) {
         char name[32];
         snprintf(name, sizeof(name), "rank %u", r->rank);

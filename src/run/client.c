@@ -65,9 +65,12 @@ static int find_run_dir(const char *what, char out[RUNDIR_PATH_BYTES], struct er
         snprintf(out, RUNDIR_PATH_BYTES, "%s", absolute);
         return 0;
     }
+    errno = 0;
     if (file_path(path, sizeof path, "%s.run/lock", absolute) == 0 && access(path, F_OK) == 0 &&
         file_path(out, RUNDIR_PATH_BYTES, "%s.run", absolute) == 0)
         return 0;
+    if (errno == EACCES)
+        return err_set(err, EACCES, "%s: %s", what, strerror(errno));
     return err_set(err, ENOENT, "neither %s nor %s.run is a run directory", what, what);
 }
 

@@ -14,7 +14,14 @@
 
 #include "base/log.h"
 
-enum { RANK_OUTBOX_BYTES = 4 << 20, GUEST_HELLO_MS = 10000, GUEST_MAX_WAITS = 64 };
+enum {
+    RANK_OUTBOX_BYTES = 4 << 20,
+    GUEST_HELLO_MS = 10000,
+    GUEST_MAX_WAITS = 64,
+    GUESTS_MAX_STRANGERS = 128, /* who has not said who it is */
+    GUESTS_MAX_CLIENTS = 256,
+    GUESTS_PAUSE_MS = 100, /* before we look again whether there is room for another */
+};
 
 struct guest {
     struct guest *next;
@@ -27,12 +34,17 @@ struct guest {
     uint32_t wait_count;
 };
 
+static uint32_t *guest_count(struct guest *g) {
+    return g->is_client ? &g->s->guests.clients : &g->s->guests.strangers;
+}
+
 /* Without closing the link: it may have become a rank's. */
 static void guest_forget(struct guest *g) {
     struct guest **at = &g->s->guests.first;
     while (*at != g)
         at = &(*at)->next;
     *at = g->next;
+    *guest_count(g) -= 1;
     loop_timer_cancel(g->s->loop, &g->timer);
     for (uint32_t i = 0; i < g->wait_count; i++)
         free(g->waits[i]);
@@ -86,7 +98,15 @@ static void on_client_command(struct guest *g, uint64_t frame_id, struct msg_com
 static void on_client_hello(struct guest *g) {
     struct msg_status m;
     struct enc config = {0};
+    if (!g->is_client && g->s->guests.clients >= GUESTS_MAX_CLIENTS) {
+        log_warn("there are %d clients of the run's socket: one more is turned away",
+                 GUESTS_MAX_CLIENTS);
+        guest_close(g);
+        return;
+    }
+    *guest_count(g) -= 1;
     g->is_client = true;
+    *guest_count(g) += 1;
     loop_timer_cancel(g->s->loop, &g->timer);
     status_fill(g->s, &m, &config);
     peer_send(g->peer, MSG_STATUS, &m, NULL, 0);
@@ -115,13 +135,31 @@ static void on_guest_frame(void *arg, struct peer *p, struct frame *f) {
     }
 }
 
+static void on_pause(void *arg) {
+    struct supervisor *s = arg;
+    loop_events(s->loop, s->guests.listen_fd, POLLIN);
+}
+
+/* No room: who connects waits in the queue of the socket, and the loop does not spin. */
+static void pause_listening(struct supervisor *s) {
+    loop_events(s->loop, s->guests.listen_fd, 0);
+    loop_timer_set(s->loop, &s->guests.pause, GUESTS_PAUSE_MS);
+}
+
 static void on_listen(void *arg, short revents) {
     struct supervisor *s = arg;
     uint32_t uid;
     (void)revents;
-    int fd = accept4(s->guests.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
+    if (s->guests.strangers >= GUESTS_MAX_STRANGERS) {
+        pause_listening(s);
         return;
+    }
+    int fd = accept4(s->guests.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR)
+            pause_listening(s);
+        return;
+    }
     if (link_peer_uid(fd, &uid) || (uid != geteuid() && uid != 0)) {
         close(fd);
         return;
@@ -140,6 +178,7 @@ static void on_listen(void *arg, short revents) {
     }
     g->next = s->guests.first;
     s->guests.first = g;
+    s->guests.strangers++;
     loop_timer_set(s->loop, &g->timer, GUEST_HELLO_MS);
 }
 
@@ -148,18 +187,23 @@ int guests_open(struct supervisor *s, struct err *err) {
     if (fd < 0)
         return err_set(err, -fd, "%s/socket: %s", s->rundir.path, strerror(-fd));
     s->guests.listen_fd = fd;
+    s->guests.pause = (struct loop_timer){.fn = on_pause, .arg = s};
     if (loop_watch(s->loop, fd, POLLIN, on_listen, s))
         return err_set(err, ENOMEM, "no memory");
     return 0;
 }
 
-void guests_close(struct supervisor *s) {
+void guests_leave(struct supervisor *s) {
     for (struct guest *g = s->guests.first, *next; g; g = next) {
         next = g->next;
         guest_close(g);
     }
+}
+
+void guests_close(struct supervisor *s) {
     if (s->guests.listen_fd < 0)
         return;
+    loop_timer_cancel(s->loop, &s->guests.pause);
     loop_unwatch(s->loop, s->guests.listen_fd);
     close(s->guests.listen_fd);
     s->guests.listen_fd = -1;

@@ -18,6 +18,7 @@
 
 #include "base/file.h"
 #include "base/parse.h"
+#include "shard/wrap.h"
 #include "store/snapshot.h"
 
 enum { CONFIG_MAX_BYTES = 1 << 20, MODEL_MAX_BYTES = 16 << 20 };
@@ -183,6 +184,8 @@ static int read_saved(const struct rundir *r, struct config *c, struct err *err)
         return rc;
     rc = config_parse(c, text, path, NULL, err);
     free(text);
+    if (!rc && wrap_check(c->wrap, err))
+        rc = err_prefix(err, "%s", path);
     return rc;
 }
 
@@ -271,14 +274,20 @@ int rundir_save_config(const struct rundir *r, const struct config *c, struct er
     return rc;
 }
 
+void rundir_clear_tmp(const struct rundir *r) {
+    int dirfd = open(r->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dirfd < 0)
+        return;
+    if (file_remove_tree(dirfd, "tmp", NULL) == 0)
+        mkdirat(dirfd, "tmp", 0700);
+    close(dirfd);
+}
+
 int rundir_sweep(const struct rundir *r, struct err *err) {
-    static const char *const names[] = {"tmp", NULL};
     int dirfd = open(r->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dirfd < 0)
         return err_set(err, errno, "%s: %s", r->path, strerror(errno));
-    int rc = 0;
-    for (size_t i = 0; names[i] && !rc; i++)
-        rc = file_remove_tree(dirfd, names[i], err);
+    int rc = file_remove_tree(dirfd, "tmp", err);
     static const char *const made[] = {"tmp", "log"};
     for (size_t i = 0; i < 2 && !rc; i++)
         if (mkdirat(dirfd, made[i], 0700) && errno != EEXIST)
@@ -325,7 +334,12 @@ int rundir_fingerprint(const struct rundir *r, uint64_t fingerprint, struct err 
         return rc;
     if (!kept)
         return write_small(r, "fingerprint", now, strlen(now), err);
-    if (strcmp(kept, now) != 0)
+    if (strlen(kept) != strlen(now) || strspn(kept, "0123456789abcdef") != strlen(now) - 1)
+        rc = err_set(err, EINVAL,
+                     "%s/fingerprint is damaged: write %.16s into it if the data is what the run "
+                     "began with",
+                     r->path, now);
+    else if (strcmp(kept, now) != 0)
         rc = err_set(err, EINVAL,
                      "data is fixed for a run: its fingerprint was %.16s, and now is %.16s; "
                      "--new starts over",

@@ -38,6 +38,8 @@ int rundir_config(struct rundir *r, const struct request *q, struct config *out,
 int rundir_save_config(const struct rundir *r, const struct config *c, struct err *err);
 /* Sweeps what a killed run left: unpublished snapshots, temporary files. */
 int rundir_sweep(const struct rundir *r, struct err *err);
+/* What a launcher that was killed left in tmp/; nobody may use it. */
+void rundir_clear_tmp(const struct rundir *r);
 
 /* model.json: NULL text while there is none. Caller frees. */
 int rundir_model(const struct rundir *r, char **text, struct err *err);

@@ -35,6 +35,7 @@ enum {
     TICKS_A_SECOND = 5,
     LEDGER_MAX_FINISHED = 100000,
     SMOOTH_STEPS = 10,
+    SIGNAL_ECHO_MS = 200,
 };
 
 /* ---- words */
@@ -45,6 +46,7 @@ void supervisor_event(struct supervisor *s, const char *kind, const char *fmt, .
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    err_clean(text);
     record_event(&s->record, kind, "%s", text);
     progress_say(&s->progress, "%s: %s", kind, text);
 }
@@ -54,6 +56,7 @@ void supervisor_error(struct supervisor *s, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(s->status.last_error, sizeof s->status.last_error, fmt, ap);
     va_end(ap);
+    err_clean(s->status.last_error);
     record_event(&s->record, "error", "%s", s->status.last_error);
     progress_say(&s->progress, "error: %s", s->status.last_error);
     s->status.is_dirty = true;
@@ -269,6 +272,7 @@ void supervisor_fail(struct supervisor *s, const char *why) {
         return;
     s->stop.exit_code = 1;
     supervisor_error(s, "%s", why);
+    memcpy(s->failure, s->status.last_error, sizeof s->failure);
     supervisor_set_state(s, RUN_FAILED);
     commands_end_all(s, EIO, "the run has failed");
     world_lose(s);
@@ -365,8 +369,17 @@ static void on_housekeeping(void *arg) {
     loop_timer_set(s->loop, &s->housekeeping, HOUSEKEEPING_MS);
 }
 
+/* A signal to a process group and another to us, as timeout(1) sends them, are one wish. */
+static bool is_echo(struct stop *stop) {
+    uint64_t before = stop->signal_ns, now = loop_now_ns();
+    stop->signal_ns = now;
+    return before && now - before < SIGNAL_ECHO_MS * 1000000ull;
+}
+
 static void on_signal(void *arg, int number) {
     struct supervisor *s = arg;
+    if (is_echo(&s->stop))
+        return;
     s->stop.signals++;
     if (s->stop.phase == STOP_NONE && !s->stop.has_failed)
         stop_request(s, strsignal(number));
@@ -445,6 +458,7 @@ void supervisor_close(struct supervisor *s) {
     record_close(&s->record);
     ledger_close(s->ledger);
     rundir_close(&s->rundir);
+    guests_leave(s);
     loop_close(s->loop);
     progress_close(&s->progress);
     free(s);

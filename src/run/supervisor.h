@@ -29,9 +29,12 @@ struct guest; /* a connection that has not said who it is, or a client */
 struct guests {
     int listen_fd;
     struct guest *first;
+    uint32_t strangers, clients;
+    struct loop_timer pause;
 };
 int guests_open(struct supervisor *s, struct err *err);
-void guests_close(struct supervisor *s);
+void guests_close(struct supervisor *s); /* nobody comes any more */
+void guests_leave(struct supervisor *s); /* who waits for our end sees it: the lock must be free */
 /* Answers the clients that wait for this command. */
 void guests_command_done(struct supervisor *s, const struct command *c);
 
@@ -250,6 +253,7 @@ struct stop {
     bool is_done;    /* the target was reached */
     int exit_code;
     uint32_t signals;
+    uint64_t signal_ns; /* of the last signal */
     struct loop_timer timer;
 };
 void stop_request(struct supervisor *s, const char *why);
@@ -279,6 +283,7 @@ struct supervisor {
     struct pins pins;
     struct status status;
     struct stop stop;
+    char failure[MSG_TEXT_BYTES]; /* why it is RUN_FAILED */
     struct progress progress;
     struct loop_timer housekeeping, restart_timer;
     uint32_t ticks;            /* of housekeeping */

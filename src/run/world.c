@@ -220,6 +220,7 @@ int world_start(struct supervisor *s, struct err *err) {
     int rc = make_ranks(w, (uint32_t)s->config.ranks, err);
     if (!rc)
         rc = catalogue_next_epoch(s->rundir.path, &w->epoch, err);
+    rundir_clear_tmp(&s->rundir);
     if (!rc)
         rc = launch_prepare(&s->config, s->rundir.path, w->epoch, l, err);
     if (!rc &&
