@@ -1,5 +1,6 @@
 # tests/e2e: a whole run, as a user starts it.
 gfs_test_scripts += \
+	tests/e2e/test_abuse.sh \
 	tests/e2e/test_memory.sh \
 	tests/e2e/test_readers.py \
 	tests/e2e/test_saves.sh \
