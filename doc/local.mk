@@ -1,3 +1,2 @@
 # doc: what there is to read beside the man pages.
-EXTRA_DIST += doc/architecture.md
-EXTRA_DIST += doc/testing.md
+EXTRA_DIST += doc/architecture.md doc/takes.md doc/testing.md

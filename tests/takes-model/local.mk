@@ -1,5 +1,4 @@
 # tests/takes-model: the model checker of the take protocol of doc/takes.md, which needs no library.
-# tests/local.mk includes this file.
 check_PROGRAMS += tests/takes-model/takes-model
 tests_takes_model_takes_model_SOURCES = \
 	tests/takes-model/check.c \
@@ -20,4 +19,3 @@ tests_takes_model_takes_model_SOURCES = \
 	tests/takes-model/world.c
 tests_takes_model_takes_model_LDADD =
 gfs_test_scripts += tests/takes-model/run-small.sh
-EXTRA_DIST += doc/takes.md

@@ -1,6 +1,4 @@
 # tests/unit: one part at a time, with cmocka.
-gfs_unit_tests +=
-
 gfs_unit_tests += tests/unit/test_gpt2
 tests_unit_test_gpt2_SOURCES = tests/unit/test_gpt2.c \
 	tests/unit/gpt2_ref_double.c tests/unit/gpt2_ref_double.h \
