@@ -25,7 +25,7 @@
 #include "engine/trainer.h"
 #include "shard/wrap.h"
 
-enum { RANK_HELLO_OUTBOX_BYTES = 4 << 20, RANK_WELCOME_MS = 60000 };
+enum { RANK_HELLO_OUTBOX_BYTES = 4 << 20, RANK_WELCOME_MS = 60000, RANK_ABORT_S = 2 };
 
 struct rank {
     const struct rank_options *options;
@@ -479,8 +479,12 @@ int rank_run(const struct rank_options *o) {
         log_error("%s", err.text);
     rank_bye(r, &err);
     rank_free(r);
-    if (rc != 0 && world)
+    if (rc != 0 && world) {
+        /* The supervisor has the last words and ends the launcher; aborting first would only have
+         * MPI print its own over them. */
+        sleep(RANK_ABORT_S);
         comm_world_abort(1);
+    }
     if (world)
         comm_world_finalize();
     return rc == 0 ? 0 : 1;
