@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 
 enum value_kind { VALUE_STEPS, VALUE_ABSOLUTE, VALUE_SWITCH, VALUE_ONE, VALUE_NAME };
 

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "fsmount/clock.h"
 
 /* The segments of one wide take. */

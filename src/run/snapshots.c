@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "base/log.h"
 #include "run/snapshot_job.h"
 
 enum { DELETE_CLOSE_FDS = 16384 };
