@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 enum value_kind { VALUE_STEPS, VALUE_ABSOLUTE, VALUE_SWITCH, VALUE_ONE, VALUE_NAME };
 
 struct control_command {

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # What a user, a script or a broken disk may do to a run: garbage, signals at the wrong moment, damaged files, a full table of
 # descriptors. Each must end in a clear error or in nothing at all.
+# What `sh -c` runs is expanded there.
+# shellcheck disable=SC2016
 . "${GFS_SRC:?is set by make check}/tests/e2e/lib.sh" || exit 1
 
 [ -x "$GFS_BUILD/gatherfs-mountd" ] || skip_all "built without FUSE"
@@ -10,7 +12,7 @@ if [ "$(id -u)" != 0 ] && ! command -v fusermount3 >/dev/null; then skip_all "fu
 ranks=2
 [ "${GFS_MPI_NAME:-openmpi}" != none ] || ranks=1
 for i in $(seq 400); do echo "$i bottles of beer on the wall, $i bottles of beer"; done >text
-tiny=(--model gpt2:tiny --data text --ranks $ranks --global-batch 4 --seq-len 32 --set threads=1)
+tiny=(--model gpt2:tiny --data text --ranks "$ranks" --global-batch 4 --seq-len 32 --set threads=1)
 weight=params/transformer.h.0.attn.c_attn.weight.npy
 
 start_mounted() { # MNT OPTION...
@@ -96,9 +98,9 @@ many() { # ID...: 60 writers at once; the steps that were made
     for i in "${pids[@]}"; do wait "$i" || return 1; done
     made=$(($(value mnt step) - step))
 }
-once() { many "the-same" && [ $made = 2 ]; }
+once() { many "the-same" && [ "$made" = 2 ]; }
 ok "60 writers of one id make its steps once" once
-each() { many && [ $made -ge 2 ] && [ $made -le 120 ]; }
+each() { many && [ "$made" -ge 2 ] && [ "$made" -le 120 ]; }
 ok "60 writers of different ids all get an answer" each
 
 # ---- mapped files over the death of the daemon
@@ -162,7 +164,10 @@ lock_is_free_after_stop() {
     local i
     for i in 1 2 3; do
         start sock "${tiny[@]}" --steps 100000 --paused
-        "$gatherfs" stop sock && flock -n sock/lock true || { echo "stop $i returned while the lock is held"; return 1; }
+        if ! "$gatherfs" stop sock || ! flock -n sock/lock true; then
+            echo "stop $i returned while the lock is held"
+            return 1
+        fi
     done
 }
 ok "gatherfs stop returns when the directory is free" lock_is_free_after_stop
