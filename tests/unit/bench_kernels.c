@@ -5,8 +5,9 @@
  * AdamW) through a table of operations that takes the time of each. The best of STEPS counts.
  *
  * --serve: for tools/bench, which measures what several processes take at once. One step; then each
- * line of standard input, "own" or "blas" (the step's products) or "copy BYTES", is done once and
- * answered with seconds of the clock and seconds of processor time. */
+ * line of standard input, "own" or "blas" (the step's products), "copy BYTES" or "step", is done
+ * once and answered with seconds of the clock and seconds of processor time; before the answer to
+ * "step" come its operations. */
 #include "config.h"
 
 #include <stdio.h>
@@ -190,10 +191,14 @@ static const struct cpu_kernels *kernels_of(const char *name) {
     exit(2);
 }
 
-static void print_times(double step, double gemms, double blas_gemms) {
+static void print_ops(double step) {
     for (size_t i = 0; i < OP_MAX && op_times[i].name != NULL; i++)
         printf("  %-24s %5u calls %9.1f ms  %5.1f%%\n", op_times[i].name, op_times[i].calls,
                1e3 * op_times[i].seconds, 100 * op_times[i].seconds / step);
+}
+
+static void print_times(double step, double gemms, double blas_gemms) {
+    print_ops(step);
     printf("step %.3f s; its products alone %.3f s, ratio %.3f; by BLAS %.3f s, ratio %.3f\n", step,
            gemms, step / gemms, blas_gemms, step / blas_gemms);
 }
@@ -205,14 +210,27 @@ static void copy_alone(struct harness *h, size_t bytes) {
         memcpy(h->grads, h->params, bytes - done < whole ? bytes - done : whole);
 }
 
-static void serve(struct harness *h, struct device *own, struct device *blas) {
+static void step_alone(struct harness *h, const struct model_batch *batch) {
+    memset(op_times, 0, sizeof(op_times));
+    gemm_count = 0;
+    double since = now();
+    harness_train(h, batch, false);
+    harness_update(h, 1e-4, 0.1, 1.0);
+    print_ops(now() - since);
+}
+
+static void serve(struct harness *h, const struct model_batch *batch, struct device *own,
+                  struct device *blas) {
     char line[64];
+    harness_train(h, batch, false);
     printf("ready\n");
     fflush(stdout);
     while (fgets(line, sizeof(line), stdin) != NULL) {
         double wall = clock_seconds(CLOCK_MONOTONIC), cpu = clock_seconds(CLOCK_PROCESS_CPUTIME_ID);
         if (strncmp(line, "copy ", 5) == 0)
             copy_alone(h, (size_t)strtoull(line + 5, NULL, 10));
+        else if (strcmp(line, "step\n") == 0)
+            step_alone(h, batch);
         else
             gemms_alone(h, strcmp(line, "blas\n") == 0 ? blas : own);
         printf("%.6f %.6f\n", clock_seconds(CLOCK_MONOTONIC) - wall,
@@ -259,10 +277,8 @@ int main(int argc, char **argv) {
 
     double best = 0, best_gemms = 0, best_blas = 0;
     struct op_time best_times[OP_MAX] = {0};
-    if (serves) {
-        harness_train(&h, &batch, false);
-        serve(&h, dev, blas);
-    }
+    if (serves)
+        serve(&h, &batch, dev, blas);
     for (size_t i = 0; i <= steps && !serves; i++) { /* the first touches the memory */
         memset(op_times, 0, sizeof(op_times));
         gemm_count = 0;
