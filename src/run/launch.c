@@ -9,9 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "base/file.h"
 #include "run/child.h"
+
+enum { LAUNCH_ROOM_BYTES = 5 << 20 }; /* a rank, as Open MPI 4.1 was seen to use */
 
 /* Threads a rank: as set, else the cores we may use divided by the ranks. */
 static uint64_t launch_threads(const struct config *c) {
@@ -56,6 +59,22 @@ static void add_launcher(struct launch *l, size_t *args, size_t *env) {
     add_arg(l, args, l->ranks);
 }
 
+/* Open MPI keeps files of some megabytes for each rank there, and hangs without a word when they do
+ * not fit. */
+static int check_room(const char *run_dir, uint64_t ranks, struct err *err) {
+    struct statvfs st;
+    if (strcmp(GFS_MPI_NAME, "openmpi") != 0 || statvfs(run_dir, &st) != 0)
+        return 0;
+    uint64_t free_bytes = (uint64_t)st.f_bavail * st.f_frsize;
+    uint64_t needed_bytes = (ranks + 1) * LAUNCH_ROOM_BYTES;
+    if (free_bytes >= needed_bytes)
+        return 0;
+    return err_set(err, ENOSPC,
+                   "%s: %" PRIu64 " MB are free there, and starting %" PRIu64
+                   " ranks needs %" PRIu64 " MB: make room, or give another --run-dir",
+                   run_dir, free_bytes >> 20, ranks, needed_bytes >> 20);
+}
+
 int launch_prepare(const struct config *c, const char *run_dir, uint64_t epoch, struct launch *out,
                    struct err *err) {
     struct launch *l = out;
@@ -67,6 +86,8 @@ int launch_prepare(const struct config *c, const char *run_dir, uint64_t epoch, 
                        "ranks = %" PRIu64
                        ": this gatherfs was built without MPI and has one rank only",
                        c->ranks);
+    if (c->ranks > 1 && check_room(run_dir, c->ranks, err))
+        return -err->code;
     if (hook)
         snprintf(l->program, sizeof l->program, "%s", hook);
     else if (child_program("gatherfs-rank", l->program, sizeof l->program, err))

@@ -67,14 +67,19 @@ if [ "$(id -u)" = 0 ] && unshare -m --propagation unchanged true 2>/dev/null; th
     ok "... the first is whole" "$gatherfs" ckpt verify small/run
     ok "... the second is not listed" sh -c "! '$gatherfs' ckpt list small/run | grep -q two"
     ok "... training goes on" "$gatherfs" command small/run step 2
-    kill -TERM "$run_pid"
+    pid=$(supervisor_of small/run)
+    kill -TERM "$pid"
     ok "a run whose last snapshot does not fit is not thrown away" until_ok 10 state_is small/run paused
     ok "... and says so" grep -qi "space" run.out
-    kill -INT "$run_pid"
+    kill -INT "$pid"
     sleep 0.5
-    kill -INT "$run_pid" 2>/dev/null
+    kill -INT "$pid" 2>/dev/null
     ok "... the second Ctrl-C ends it" ends 1
     ok "... the snapshot is still whole" "$gatherfs" ckpt verify small/run
+    umount -l small
+    mount -t tmpfs -o size=4m,mode=0700 gatherfs-test small
+    ok "too little room for the launcher is said at once" sh -c \
+        "! timeout 20 '$gatherfs' run --no-mount --run-dir small/run --data text --ranks 2 >start.out 2>&1 && grep -q 'make room' start.out"
     umount -l small
 else
     say "not root: no tmpfs of 16 MB"
