@@ -77,10 +77,12 @@ if [ "$(id -u)" = 0 ] && unshare -m --propagation unchanged true 2>/dev/null; th
     ok "... the second Ctrl-C ends it" ends 1
     ok "... the snapshot is still whole" "$gatherfs" ckpt verify small/run
     umount -l small
-    mount -t tmpfs -o size=4m,mode=0700 gatherfs-test small
-    ok "too little room for the launcher is said at once" sh -c \
-        "! timeout 20 '$gatherfs' run --no-mount --run-dir small/run --data text --ranks 2 >start.out 2>&1 && grep -q 'make room' start.out"
-    umount -l small
+    if [ "${GFS_MPI_NAME:-openmpi}" = openmpi ]; then
+        mount -t tmpfs -o size=4m,mode=0700 gatherfs-test small
+        ok "too little room for the launcher is said at once" sh -c \
+            "! timeout 20 '$gatherfs' run --no-mount --run-dir small/run --data text --ranks 2 >start.out 2>&1 && grep -q 'make room' start.out"
+        umount -l small
+    fi
 else
     say "not root: no tmpfs of 16 MB"
 fi
