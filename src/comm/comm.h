@@ -2,9 +2,15 @@
  * the same order on all ranks.
  *
  * Streams and events: a collective is queued on a stream and is done when the stream reaches its
- * end; the CPU communicators run it at once (and the caller has synchronized before). Counts are
- * elements, above INT_MAX is fine. Members return 0 or -errno; the communicator has logged what
- * failed. */
+ * end. self, node and mpi work on memory of the host and run it at once, so they are for devices
+ * whose memory the host reads (device_ops.host_access). staged puts one of them behind a device with
+ * memory of its own, by way of pinned memory: the host then waits for the stream. nccl is queued.
+ * Counts are elements, above INT_MAX is fine. Members return 0 or -errno; the communicator has
+ * logged what failed.
+ *
+ * Order of sums: self, node, mpi and staged add the ranks' parts in rank order (mpi: beginning with
+ * the own rank, in a fixed order), in f32, and round once: a repeated run gives the same bits. nccl
+ * adds in the order of its algorithm and in the dtype of the reduction. */
 #ifndef GFS_COMM_COMM_H
 #define GFS_COMM_COMM_H
 
@@ -16,6 +22,8 @@
 #include "device/device.h"
 
 struct comm;
+struct comm_ops;
+struct collective_ops;
 
 enum comm_op { COMM_SUM, COMM_MIN, COMM_MAX };
 
@@ -31,36 +39,51 @@ void comm_world_finalize(void);
 /* ends the whole world at once */
 void comm_world_abort(int status) __attribute__((noreturn));
 
+struct comm_args {
+    uint32_t rank, world_size;
+    const uint64_t *shard_elems; /* [unit_count]: elements of each unit's shard, on every rank */
+    uint32_t unit_count;
+    enum dtype param_dtype, reduce_dtype; /* of gathered units; of the gradients that are summed */
+    const struct device_ops *ops;         /* borrowed until close */
+    struct device *dev;
+    const struct comm_ops *host;              /* staged and nccl: the communicator of the host */
+    const struct collective_ops *collectives; /* nccl only */
+    double timeout_s; /* nccl: how long a collective may make no progress */
+};
+
 struct comm_ops {
     const char *name;
-    /* shard_elems[u], u < unit_count: elements of each unit's shard on every rank. Allocates what
-     * it shares. A collective: it fails on all ranks or on none. */
-    int (*open)(uint32_t rank, uint32_t world_size, const uint64_t *shard_elems,
-                uint32_t unit_count, const struct device_ops *ops, struct device *dev,
-                struct comm **out, struct err *err);
+    /* Allocates what it shares. A collective: it fails on all ranks or on none. */
+    int (*open)(const struct comm_args *args, struct comm **out, struct err *err);
     void (*close)(struct comm *c);
 
-    /* Where this rank's fp32 parameter shard of a unit lives: in the communicator's memory, zeroed
-     * (node: the shared window; others: NULL, and the engine allocates). Only the owner writes it,
+    /* Where this rank's shard of a unit, as it is gathered (param_dtype), lies: in the
+     * communicator's memory, zeroed (node: the shared window; others: NULL, and the engine
+     * allocates). Where param_dtype is f32 it is the master copy as well. Only the owner writes it,
      * and only between a full barrier and the next boundary. */
-    float *(*shard)(struct comm *c, uint32_t unit);
+    void *(*shard)(struct comm *c, uint32_t unit);
 
-    /* Makes the whole unit readable: (world_size * shard_elems) floats. *view is `buffer` filled
-     * from all shards, or, where the communicator can give one, a view of the shards in place
-     * (valid until the boundary; buffer may be NULL then). */
-    int (*all_gather)(struct comm *c, struct dev_stream *s, uint32_t unit, const float *shard,
-                      float *buffer, const float **view);
+    /* Optional. The shards are of another version than at the last all_gather. */
+    void (*shards_changed)(struct comm *c);
+    /* Makes the whole unit readable: (world_size * shard_elems) of param_dtype. *view is `buffer`
+     * filled from all shards, or, where the communicator can give one, a view of the shards in
+     * place (valid until the boundary; buffer may be NULL then). */
+    int (*all_gather)(struct comm *c, struct dev_stream *s, uint32_t unit, const void *shard,
+                      void *buffer, const void **view);
     bool gather_is_view; /* buffer of all_gather is not needed */
 
     /* The full gradient buffer of this rank in a slot, when the communicator wants it in its own
      * memory: as large as the largest unit that uses the slot, zeroed at open. NULL: the engine
      * allocates. */
-    float *(*grad_buffer)(struct comm *c, uint32_t slot);
-    /* shard (shard_elems) = or += (accumulate) the sum over ranks, in a fixed order, of full's r-th
-     * part. full (world_size * shard_elems) is the start of a grad_buffer, if there are such. It
-     * may be written again when this is done. */
-    int (*reduce_scatter)(struct comm *c, struct dev_stream *s, uint32_t unit, float *full,
+    void *(*grad_buffer)(struct comm *c, uint32_t slot);
+    /* shard (shard_elems) = or += (accumulate) the sum over ranks of full's r-th part. full
+     * (world_size * shard_elems) of reduce_dtype is the start of a grad_buffer, if there are such.
+     * It may be written again when this is done, and its content is undefined. */
+    int (*reduce_scatter)(struct comm *c, struct dev_stream *s, uint32_t unit, void *full,
                           float *shard, bool accumulate);
+    /* Optional. After a synchronize: 0, or the failure of a peer or of the transport, after which
+     * nothing that was queued may be used. */
+    int (*check)(struct comm *c, struct err *err);
 
     /* Host memory, returns when done. All ranks get the same bits: the sum is taken in rank order.
      */
@@ -70,9 +93,12 @@ struct comm_ops {
     int (*barrier)(struct comm *c);
 };
 
-extern const struct comm_ops comm_self, comm_node, comm_mpi;
-/* "auto": self for one rank, node when all ranks are on one host, else mpi. -ENOTSUP and the reason
+extern const struct comm_ops comm_self, comm_node, comm_mpi, comm_staged, comm_nccl;
+/* Fills in ops of the communicator and args->host, for the device that is open in args. "auto": self
+ * for one rank; on a device with memory of its own nccl where every rank has a device to itself;
+ * node when all ranks are on one host, else mpi (staged, on such a device). -ENOTSUP and the reason
  * otherwise. A collective, after comm_world_init. */
-int comm_find(const char *name, uint32_t world_size, const struct comm_ops **out, struct err *err);
+int comm_find(const char *name, struct comm_args *args, const struct comm_ops **out,
+              struct err *err);
 
 #endif
