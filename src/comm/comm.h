@@ -3,10 +3,10 @@
  *
  * Streams and events: a collective is queued on a stream and is done when the stream reaches its
  * end. self, node and mpi work on memory of the host and run it at once, so they are for devices
- * whose memory the host reads (device_ops.host_access). staged puts one of them behind a device with
- * memory of its own, by way of pinned memory: the host then waits for the stream. nccl is queued.
- * Counts are elements, above INT_MAX is fine. Members return 0 or -errno; the communicator has
- * logged what failed.
+ * whose memory the host reads (device_ops.host_access). staged puts one of them behind a device
+ * with memory of its own, by way of pinned memory: the host then waits for the stream. nccl is
+ * queued. Counts are elements, above INT_MAX is fine. Members return 0 or -errno; the communicator
+ * has logged what failed.
  *
  * Order of sums: self, node, mpi and staged add the ranks' parts in rank order (mpi: beginning with
  * the own rank, in a fixed order), in f32, and round once: a repeated run gives the same bits. nccl
@@ -48,7 +48,7 @@ struct comm_args {
     struct device *dev;
     const struct comm_ops *host;              /* staged and nccl: the communicator of the host */
     const struct collective_ops *collectives; /* nccl only */
-    double timeout_s; /* nccl: how long a collective may make no progress */
+    double timeout_s;                         /* nccl: how long a collective may make no progress */
 };
 
 struct comm_ops {
@@ -94,10 +94,10 @@ struct comm_ops {
 };
 
 extern const struct comm_ops comm_self, comm_node, comm_mpi, comm_staged, comm_nccl;
-/* Fills in ops of the communicator and args->host, for the device that is open in args. "auto": self
- * for one rank; on a device with memory of its own nccl where every rank has a device to itself;
- * node when all ranks are on one host, else mpi (staged, on such a device). -ENOTSUP and the reason
- * otherwise. A collective, after comm_world_init. */
+/* Fills in ops of the communicator and args->host, for the device that is open in args. "auto":
+ * self for one rank; on a device with memory of its own nccl where every rank has a device to
+ * itself; node when all ranks are on one host, else mpi (staged, on such a device). -ENOTSUP and
+ * the reason otherwise. A collective, after comm_world_init. */
 int comm_find(const char *name, struct comm_args *args, const struct comm_ops **out,
               struct err *err);
 

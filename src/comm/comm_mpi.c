@@ -29,10 +29,14 @@ enum {
 struct comm {
     uint32_t rank, world_size;
     uint32_t unit_count;
+    enum dtype param_dtype, reduce_dtype;
     uint64_t *shard_elems; /* by unit */
-    float *stage;          /* STAGE_ELEMS */
+    float *stage;          /* STAGE_ELEMS of reduce_dtype */
     uint64_t *small;       /* world_size * SMALL_COUNT: doubles or u64 of all ranks */
 };
+
+/* What is only moved: MPI knows no bf16, and needs not. */
+static MPI_Datatype mpi_type(enum dtype t) { return t == DTYPE_BF16 ? MPI_UINT16_T : MPI_FLOAT; }
 
 static size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 
@@ -45,22 +49,21 @@ static void mpi_close(struct comm *c) {
     free(c);
 }
 
-static int mpi_open(uint32_t rank, uint32_t world_size, const uint64_t *shard_elems,
-                    uint32_t unit_count, const struct device_ops *ops, struct device *dev,
-                    struct comm **out, struct err *err) {
-    (void)ops;
-    (void)dev;
+static int mpi_open(const struct comm_args *args, struct comm **out, struct err *err) {
+    uint32_t unit_count = args->unit_count;
     int rc = world_start(err);
     if (rc != 0)
         return rc;
     struct comm *c = calloc(1, sizeof *c);
     if (c != NULL) {
-        c->rank = rank;
-        c->world_size = world_size;
+        c->rank = args->rank;
+        c->world_size = args->world_size;
         c->unit_count = unit_count;
-        c->shard_elems = calloc(unit_count, sizeof *c->shard_elems);
+        c->param_dtype = args->param_dtype;
+        c->reduce_dtype = args->reduce_dtype;
+        c->shard_elems = calloc((size_t)unit_count + 1, sizeof *c->shard_elems);
         c->stage = segment_private_alloc(STAGE_ELEMS * sizeof *c->stage);
-        c->small = calloc((size_t)world_size * SMALL_COUNT, sizeof *c->small);
+        c->small = calloc((size_t)args->world_size * SMALL_COUNT, sizeof *c->small);
     }
     int ok = c != NULL && c->shard_elems != NULL && c->stage != NULL && c->small != NULL;
     rc = mpi_check_err(MPI_Allreduce(MPI_IN_PLACE, &ok, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD),
@@ -72,67 +75,68 @@ static int mpi_open(uint32_t rank, uint32_t world_size, const uint64_t *shard_el
         return rc;
     }
     for (uint32_t u = 0; u < unit_count; u++)
-        c->shard_elems[u] = shard_elems[u];
+        c->shard_elems[u] = args->shard_elems[u];
     *out = c;
     return 0;
 }
 
-static float *mpi_shard(struct comm *c, uint32_t unit) {
+static void *mpi_shard(struct comm *c, uint32_t unit) {
     (void)c;
     (void)unit;
     return NULL;
 }
 
-static float *mpi_grad_buffer(struct comm *c, uint32_t slot) {
+static void *mpi_grad_buffer(struct comm *c, uint32_t slot) {
     (void)c;
     (void)slot;
     return NULL;
 }
 
-static int all_gather(const float *shard, int count, float *buffer, int recv_count,
+static int all_gather(const void *shard, int count, enum dtype t, void *buffer, int recv_count,
                       MPI_Datatype recv_type) {
     MPI_Request request = MPI_REQUEST_NULL;
-    int rc = mpi_check(MPI_Iallgather(shard, count, MPI_FLOAT, buffer, recv_count, recv_type,
+    int rc = mpi_check(MPI_Iallgather(shard, count, mpi_type(t), buffer, recv_count, recv_type,
                                       MPI_COMM_WORLD, &request),
                        "MPI_Iallgather");
     return rc != 0 ? rc : mpi_wait_busy(&request, "MPI_Iallgather");
 }
 
-/* Elements [at, at + n) of every shard: received as one element of a type that is n floats long and
- * as far from the next as a shard, so that no displacement is an int. */
-static int all_gather_part(const float *shard, float *buffer, size_t shard_elems, size_t at,
-                           size_t n) {
+/* Elements [at, at + n) of every shard: received as one element of a type that is n numbers long
+ * and as far from the next as a shard, so that no displacement is an int. */
+static int all_gather_part(const uint8_t *shard, uint8_t *buffer, enum dtype t, size_t shard_elems,
+                           size_t at, size_t n) {
     MPI_Datatype part = MPI_DATATYPE_NULL, spaced = MPI_DATATYPE_NULL;
-    int rc = mpi_check(MPI_Type_contiguous((int)n, MPI_FLOAT, &part), "MPI_Type_contiguous");
+    size_t elem_bytes = dtype_bytes(t);
+    int rc = mpi_check(MPI_Type_contiguous((int)n, mpi_type(t), &part), "MPI_Type_contiguous");
     if (rc != 0)
         return rc;
-    rc = mpi_check(
-        MPI_Type_create_resized(part, 0, (MPI_Aint)(shard_elems * sizeof *shard), &spaced),
-        "MPI_Type_create_resized");
+    rc = mpi_check(MPI_Type_create_resized(part, 0, (MPI_Aint)(shard_elems * elem_bytes), &spaced),
+                   "MPI_Type_create_resized");
     if (rc != 0)
         goto free_part;
     rc = mpi_check(MPI_Type_commit(&spaced), "MPI_Type_commit");
     if (rc == 0)
-        rc = all_gather(shard + at, (int)n, buffer + at, 1, spaced);
+        rc = all_gather(shard + at * elem_bytes, (int)n, t, buffer + at * elem_bytes, 1, spaced);
     (void)MPI_Type_free(&spaced);
 free_part:
     (void)MPI_Type_free(&part);
     return rc;
 }
 
-static int mpi_all_gather(struct comm *c, struct dev_stream *s, uint32_t unit, const float *shard,
-                          float *buffer, const float **view) {
+static int mpi_all_gather(struct comm *c, struct dev_stream *s, uint32_t unit, const void *shard,
+                          void *buffer, const void **view) {
     (void)s;
     if (unit >= c->unit_count)
         return -EINVAL;
     size_t elems = c->shard_elems[unit];
+    enum dtype t = c->param_dtype;
     int rc = 0;
     if (elems > 0 && elems <= COMM_MPI_MAX_ELEMS) {
-        rc = all_gather(shard, (int)elems, buffer, (int)elems, MPI_FLOAT);
+        rc = all_gather(shard, (int)elems, t, buffer, (int)elems, mpi_type(t));
     } else {
         for (size_t at = 0; at < elems && rc == 0; at += COMM_MPI_MAX_ELEMS)
-            rc =
-                all_gather_part(shard, buffer, elems, at, min_size(elems - at, COMM_MPI_MAX_ELEMS));
+            rc = all_gather_part(shard, buffer, t, elems, at,
+                                 min_size(elems - at, COMM_MPI_MAX_ELEMS));
     }
     if (rc == 0)
         *view = buffer;
@@ -140,15 +144,16 @@ static int mpi_all_gather(struct comm *c, struct dev_stream *s, uint32_t unit, c
 }
 
 /* Sends n elements to one rank and receives as many from another. */
-static int exchange(const float *send, uint32_t to, float *recv, uint32_t from, size_t n) {
+static int exchange(const void *send, uint32_t to, void *recv, uint32_t from, enum dtype t,
+                    size_t n) {
     MPI_Request in = MPI_REQUEST_NULL, out = MPI_REQUEST_NULL;
     int rc =
-        mpi_check(MPI_Irecv(recv, (int)n, MPI_FLOAT, (int)from, TAG_REDUCE, MPI_COMM_WORLD, &in),
+        mpi_check(MPI_Irecv(recv, (int)n, mpi_type(t), (int)from, TAG_REDUCE, MPI_COMM_WORLD, &in),
                   "MPI_Irecv");
     if (rc == 0)
-        rc =
-            mpi_check(MPI_Isend(send, (int)n, MPI_FLOAT, (int)to, TAG_REDUCE, MPI_COMM_WORLD, &out),
-                      "MPI_Isend");
+        rc = mpi_check(
+            MPI_Isend(send, (int)n, mpi_type(t), (int)to, TAG_REDUCE, MPI_COMM_WORLD, &out),
+            "MPI_Isend");
     if (rc == 0)
         rc = mpi_wait_busy(&in, "MPI_Irecv");
     return rc != 0 ? rc : mpi_wait_busy(&out, "MPI_Isend");
@@ -158,28 +163,30 @@ static int exchange(const float *send, uint32_t to, float *recv, uint32_t from, 
  * behind its part. Pairs of messages rather than MPI_Reduce_scatter_block: the order of the sum is
  * ours and always the same, there is no hidden temporary as large as the unit, and on one host it
  * takes a third of the time. */
-static int reduce_exchange(struct comm *c, uint32_t distance, size_t elems, const float *full,
+static int reduce_exchange(struct comm *c, uint32_t distance, size_t elems, const uint8_t *full,
                            float *shard) {
+    enum dtype t = c->reduce_dtype;
     uint32_t to = (c->rank + distance) % c->world_size;
     uint32_t from = (c->rank + c->world_size - distance) % c->world_size;
     size_t step = min_size(STAGE_ELEMS, COMM_MPI_MAX_ELEMS);
     for (size_t at = 0; at < elems; at += step) {
         size_t n = min_size(elems - at, step);
-        int rc = exchange(full + to * elems + at, to, c->stage, from, n);
+        int rc = exchange(full + (to * elems + at) * dtype_bytes(t), to, c->stage, from, t, n);
         if (rc != 0)
             return rc;
-        fold_sum_f32(shard + at, (const float *const[]){c->stage}, 1, n, true);
+        fold_sum(shard + at, (const void *const[]){c->stage}, t, 1, n, true);
     }
     return 0;
 }
 
-static int mpi_reduce_scatter(struct comm *c, struct dev_stream *s, uint32_t unit, float *full,
+static int mpi_reduce_scatter(struct comm *c, struct dev_stream *s, uint32_t unit, void *full,
                               float *shard, bool accumulate) {
     (void)s;
     if (unit >= c->unit_count)
         return -EINVAL;
     size_t elems = c->shard_elems[unit];
-    fold_sum_f32(shard, (const float *const[]){full + c->rank * elems}, 1, elems, accumulate);
+    const uint8_t *own = (const uint8_t *)full + c->rank * elems * dtype_bytes(c->reduce_dtype);
+    fold_sum(shard, (const void *const[]){own}, c->reduce_dtype, 1, elems, accumulate);
     for (uint32_t distance = 1; distance < c->world_size; distance++) {
         int rc = reduce_exchange(c, distance, elems, full, shard);
         if (rc != 0)

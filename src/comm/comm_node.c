@@ -20,6 +20,7 @@ enum { BOX_BYTES = 4096, BOX_COUNT = 2, PAGE_BYTES = 4096 };
 struct comm {
     uint32_t rank, world_size;
     uint32_t unit_count;
+    enum dtype param_dtype, reduce_dtype;
     bool may_spin;
     uint32_t box; /* which of the boxes the next small collective uses */
     struct node_memory memory;
@@ -29,7 +30,7 @@ struct comm {
     size_t slot_offset[COMM_GRAD_SLOTS]; /* in the gradients of a rank */
     size_t grad_bytes;                   /* of all slots of a rank */
     size_t bytes;                        /* of everything */
-    const float **parts;                 /* world_size pointers */
+    const void **parts;                  /* world_size pointers */
 };
 
 static size_t page_up(size_t bytes) { return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; }
@@ -42,12 +43,16 @@ static uint8_t *box_of(struct comm *c, uint32_t rank) {
     return c->memory.base + c->box_offset + (c->box * c->world_size + rank) * (size_t)BOX_BYTES;
 }
 
-static float *grad_of(const struct comm *c, uint32_t rank, size_t offset) {
-    return (float *)(void *)(c->memory.base + c->grad_offset + rank * c->grad_bytes + offset);
+static uint8_t *grad_of(const struct comm *c, uint32_t rank, size_t offset) {
+    return c->memory.base + c->grad_offset + rank * c->grad_bytes + offset;
 }
 
-static size_t unit_bytes(const struct comm *c, uint32_t unit) {
-    return c->shard_elems[unit] * c->world_size * sizeof(float);
+static size_t shard_bytes(const struct comm *c, uint32_t unit) {
+    return c->shard_elems[unit] * dtype_bytes(c->param_dtype);
+}
+
+static size_t unit_grad_bytes(const struct comm *c, uint32_t unit) {
+    return c->shard_elems[unit] * c->world_size * dtype_bytes(c->reduce_dtype);
 }
 
 /* Where everything lies. */
@@ -57,9 +62,9 @@ static void node_plan(struct comm *c) {
     c->bytes = c->box_offset + (size_t)BOX_COUNT * c->world_size * BOX_BYTES;
     for (uint32_t u = 0; u < c->unit_count; u++) {
         c->unit_offset[u] = c->bytes;
-        c->bytes += page_up(unit_bytes(c, u));
-        if (slot_bytes[u > 0] < unit_bytes(c, u))
-            slot_bytes[u > 0] = unit_bytes(c, u);
+        c->bytes += page_up(shard_bytes(c, u) * c->world_size);
+        if (slot_bytes[u > 0] < unit_grad_bytes(c, u))
+            slot_bytes[u > 0] = unit_grad_bytes(c, u);
     }
     if (c->unit_count > 2)
         slot_bytes[2] = slot_bytes[1];
@@ -78,8 +83,8 @@ static int node_claim(struct comm *c, struct err *err) {
     if (c->rank == 0)
         rc = node_memory_claim(m, 0, c->unit_count > 0 ? c->unit_offset[0] : c->bytes, err);
     for (uint32_t u = 0; u < c->unit_count && rc == 0; u++) {
-        size_t shard_bytes = c->shard_elems[u] * sizeof(float);
-        rc = node_memory_claim(m, c->unit_offset[u] + c->rank * shard_bytes, shard_bytes, err);
+        size_t bytes = shard_bytes(c, u);
+        rc = node_memory_claim(m, c->unit_offset[u] + c->rank * bytes, bytes, err);
     }
     if (rc == 0)
         rc = node_memory_claim(m, c->grad_offset + c->rank * c->grad_bytes, c->grad_bytes, err);
@@ -96,42 +101,39 @@ static void node_close(struct comm *c) {
     free(c);
 }
 
-static struct comm *node_new(uint32_t rank, uint32_t world_size, const uint64_t *shard_elems,
-                             uint32_t unit_count) {
+static struct comm *node_new(const struct comm_args *args) {
     struct comm *c = calloc(1, sizeof *c);
     if (c == NULL)
         return NULL;
     c->memory.fd = -1;
-    c->rank = rank;
-    c->world_size = world_size;
-    c->unit_count = unit_count;
-    c->may_spin = node_barrier_may_spin(world_size);
-    c->shard_elems = calloc(unit_count, sizeof *c->shard_elems);
-    c->unit_offset = calloc(unit_count, sizeof *c->unit_offset);
-    c->parts = calloc(world_size, sizeof *c->parts);
+    c->rank = args->rank;
+    c->world_size = args->world_size;
+    c->unit_count = args->unit_count;
+    c->param_dtype = args->param_dtype;
+    c->reduce_dtype = args->reduce_dtype;
+    c->may_spin = node_barrier_may_spin(c->world_size);
+    c->shard_elems = calloc((size_t)c->unit_count + 1, sizeof *c->shard_elems);
+    c->unit_offset = calloc((size_t)c->unit_count + 1, sizeof *c->unit_offset);
+    c->parts = calloc(c->world_size, sizeof *c->parts);
     if (c->shard_elems == NULL || c->unit_offset == NULL || c->parts == NULL) {
         node_close(c);
         return NULL;
     }
-    for (uint32_t u = 0; u < unit_count; u++)
-        c->shard_elems[u] = shard_elems[u];
+    for (uint32_t u = 0; u < c->unit_count; u++)
+        c->shard_elems[u] = args->shard_elems[u];
     node_plan(c);
     return c;
 }
 
-static int node_open(uint32_t rank, uint32_t world_size, const uint64_t *shard_elems,
-                     uint32_t unit_count, const struct device_ops *ops, struct device *dev,
-                     struct comm **out, struct err *err) {
-    (void)ops;
-    (void)dev;
+static int node_open(const struct comm_args *args, struct comm **out, struct err *err) {
     int rc = world_start(err);
     if (rc != 0)
         return rc;
-    struct comm *c = node_new(rank, world_size, shard_elems, unit_count);
+    struct comm *c = node_new(args);
     rc = c == NULL ? err_set(err, ENOMEM, "no memory for the communicator") : 0;
     rc = node_memory_agree(rc, err);
     if (rc == 0 && c != NULL)
-        rc = node_memory_open(rank, c->bytes, &c->memory, err);
+        rc = node_memory_open(c->rank, c->bytes, &c->memory, err);
     if (rc == 0 && c != NULL)
         rc = node_claim(c, err);
     if (rc != 0) {
@@ -142,22 +144,21 @@ static int node_open(uint32_t rank, uint32_t world_size, const uint64_t *shard_e
     return 0;
 }
 
-static float *node_shard(struct comm *c, uint32_t unit) {
-    return (float *)(void *)(c->memory.base + c->unit_offset[unit]) +
-           c->rank * c->shard_elems[unit];
+static void *node_shard(struct comm *c, uint32_t unit) {
+    return c->memory.base + c->unit_offset[unit] + c->rank * shard_bytes(c, unit);
 }
 
-static int node_all_gather(struct comm *c, struct dev_stream *s, uint32_t unit, const float *shard,
-                           float *buffer, const float **view) {
+static int node_all_gather(struct comm *c, struct dev_stream *s, uint32_t unit, const void *shard,
+                           void *buffer, const void **view) {
     (void)s;
     (void)buffer;
     if (unit >= c->unit_count || shard != node_shard(c, unit))
         return -EINVAL;
-    *view = (const float *)(const void *)(c->memory.base + c->unit_offset[unit]);
+    *view = c->memory.base + c->unit_offset[unit];
     return 0;
 }
 
-static float *node_grad_buffer(struct comm *c, uint32_t slot) {
+static void *node_grad_buffer(struct comm *c, uint32_t slot) {
     return slot < COMM_GRAD_SLOTS ? grad_of(c, c->rank, c->slot_offset[slot]) : NULL;
 }
 
@@ -166,7 +167,7 @@ static int node_barrier(struct comm *c) {
     return 0;
 }
 
-static int node_reduce_scatter(struct comm *c, struct dev_stream *s, uint32_t unit, float *full,
+static int node_reduce_scatter(struct comm *c, struct dev_stream *s, uint32_t unit, void *full,
                                float *shard, bool accumulate) {
     (void)s;
     uint32_t slot = 0;
@@ -176,9 +177,10 @@ static int node_reduce_scatter(struct comm *c, struct dev_stream *s, uint32_t un
         return -EINVAL;
     size_t elems = c->shard_elems[unit];
     for (uint32_t r = 0; r < c->world_size; r++)
-        c->parts[r] = grad_of(c, r, c->slot_offset[slot]) + c->rank * elems;
+        c->parts[r] =
+            grad_of(c, r, c->slot_offset[slot]) + c->rank * elems * dtype_bytes(c->reduce_dtype);
     node_barrier(c); /* all buffers are written */
-    fold_sum_f32(shard, c->parts, c->world_size, elems, accumulate);
+    fold_sum(shard, c->parts, c->reduce_dtype, c->world_size, elems, accumulate);
     node_barrier(c); /* and read */
     return 0;
 }

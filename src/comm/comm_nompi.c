@@ -31,15 +31,8 @@ void comm_world_finalize(void) {}
 
 void comm_world_abort(int status) { _Exit(status); }
 
-static int nompi_open(uint32_t rank, uint32_t world_size, const uint64_t *shard_elems,
-                      uint32_t unit_count, const struct device_ops *ops, struct device *dev,
-                      struct comm **out, struct err *err) {
-    (void)rank;
-    (void)world_size;
-    (void)shard_elems;
-    (void)unit_count;
-    (void)ops;
-    (void)dev;
+static int nompi_open(const struct comm_args *args, struct comm **out, struct err *err) {
+    (void)args;
     (void)out;
     return world_has_mpi(err);
 }

@@ -9,6 +9,7 @@
 struct comm {
     const struct device_ops *ops;
     struct device *dev;
+    enum dtype reduce_dtype;
     uint64_t *shard_elems; /* by unit */
 };
 
@@ -19,35 +20,36 @@ static void self_close(struct comm *c) {
     free(c);
 }
 
-static int self_open(uint32_t rank, uint32_t world_size, const uint64_t *shard_elems,
-                     uint32_t unit_count, const struct device_ops *ops, struct device *dev,
-                     struct comm **out, struct err *err) {
-    if (rank != 0 || world_size != 1)
-        return err_set(err, EINVAL, "comm = self is for one rank, and there are %u", world_size);
+static int self_open(const struct comm_args *args, struct comm **out, struct err *err) {
+    uint32_t unit_count = args->unit_count;
+    if (args->rank != 0 || args->world_size != 1)
+        return err_set(err, EINVAL, "comm = self is for one rank, and there are %u",
+                       args->world_size);
     struct comm *c = calloc(1, sizeof *c);
     if (c == NULL)
         return err_set(err, ENOMEM, "no memory for the communicator");
-    c->ops = ops;
-    c->dev = dev;
-    c->shard_elems = calloc(unit_count, sizeof *c->shard_elems);
+    c->ops = args->ops;
+    c->dev = args->dev;
+    c->reduce_dtype = args->reduce_dtype;
+    c->shard_elems = calloc((size_t)unit_count + 1, sizeof *c->shard_elems);
     if (c->shard_elems == NULL) {
         self_close(c);
         return err_set(err, ENOMEM, "no memory for the communicator");
     }
     for (uint32_t u = 0; u < unit_count; u++)
-        c->shard_elems[u] = shard_elems[u];
+        c->shard_elems[u] = args->shard_elems[u];
     *out = c;
     return 0;
 }
 
-static float *self_shard(struct comm *c, uint32_t unit) {
+static void *self_shard(struct comm *c, uint32_t unit) {
     (void)c;
     (void)unit;
     return NULL;
 }
 
-static int self_all_gather(struct comm *c, struct dev_stream *s, uint32_t unit, const float *shard,
-                           float *buffer, const float **view) {
+static int self_all_gather(struct comm *c, struct dev_stream *s, uint32_t unit, const void *shard,
+                           void *buffer, const void **view) {
     (void)c;
     (void)s;
     (void)unit;
@@ -56,18 +58,18 @@ static int self_all_gather(struct comm *c, struct dev_stream *s, uint32_t unit, 
     return 0;
 }
 
-static float *self_grad_buffer(struct comm *c, uint32_t slot) {
+static void *self_grad_buffer(struct comm *c, uint32_t slot) {
     (void)c;
     (void)slot;
     return NULL;
 }
 
-static int self_reduce_scatter(struct comm *c, struct dev_stream *s, uint32_t unit, float *full,
+static int self_reduce_scatter(struct comm *c, struct dev_stream *s, uint32_t unit, void *full,
                                float *shard, bool accumulate) {
     size_t elems = c->shard_elems[unit];
     if (accumulate)
-        return c->ops->add(c->dev, s, shard, full, elems);
-    return c->ops->copy(c->dev, s, shard, full, elems * sizeof *shard);
+        return c->ops->add(c->dev, s, shard, full, c->reduce_dtype, elems);
+    return c->ops->cast(c->dev, s, shard, DTYPE_F32, full, c->reduce_dtype, elems);
 }
 
 static int self_all_reduce_f64(struct comm *c, double *inout, size_t count, enum comm_op op) {

@@ -65,14 +65,35 @@ static void block_add(float *restrict acc, const float *restrict part, size_t n)
         acc[i] += part[i];
 }
 
-void fold_sum_f32(float *dst, const float *const *parts, uint32_t part_count, size_t elems,
-                  bool accumulate) {
+static void block_add_bf16(float *restrict acc, const uint16_t *restrict part, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        acc[i] += bf16_to_f32(part[i]);
+}
+
+static void block_load_bf16(float *restrict acc, const uint16_t *restrict part, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        acc[i] = bf16_to_f32(part[i]);
+}
+
+static void block_sum(float *acc, const void *const *parts, enum dtype t, uint32_t part_count,
+                      size_t at, size_t n) {
+    if (t == DTYPE_F32) {
+        memcpy(acc, (const float *)parts[0] + at, n * sizeof *acc);
+        for (uint32_t p = 1; p < part_count; p++)
+            block_add(acc, (const float *)parts[p] + at, n);
+        return;
+    }
+    block_load_bf16(acc, (const uint16_t *)parts[0] + at, n);
+    for (uint32_t p = 1; p < part_count; p++)
+        block_add_bf16(acc, (const uint16_t *)parts[p] + at, n);
+}
+
+void fold_sum(float *dst, const void *const *parts, enum dtype t, uint32_t part_count, size_t elems,
+              bool accumulate) {
     float acc[FOLD_BLOCK_ELEMS];
     for (size_t at = 0; at < elems; at += FOLD_BLOCK_ELEMS) {
         size_t n = elems - at < FOLD_BLOCK_ELEMS ? elems - at : FOLD_BLOCK_ELEMS;
-        memcpy(acc, parts[0] + at, n * sizeof *acc);
-        for (uint32_t p = 1; p < part_count; p++)
-            block_add(acc, parts[p] + at, n);
+        block_sum(acc, parts, t, part_count, at, n);
         if (accumulate)
             block_add(dst + at, acc, n);
         else

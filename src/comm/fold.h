@@ -15,9 +15,9 @@ void fold_f64(double *inout, const void *parts, size_t stride_bytes, uint32_t ra
 void fold_u64(uint64_t *inout, const void *parts, size_t stride_bytes, uint32_t rank_count,
               size_t count, enum comm_op op);
 
-/* dst (elems) = or += (accumulate) parts[0] + parts[1] + ... in this order. dst overlaps no part.
- */
-void fold_sum_f32(float *dst, const float *const *parts, uint32_t part_count, size_t elems,
-                  bool accumulate);
+/* dst (elems) = or += (accumulate) parts[0] + parts[1] + ... in this order, in f32; the parts are
+ * of t. dst overlaps no part. */
+void fold_sum(float *dst, const void *const *parts, enum dtype t, uint32_t part_count, size_t elems,
+              bool accumulate);
 
 #endif

@@ -1,7 +1,10 @@
 # src/comm: collectives. Those that need MPI, and what stands in their place, under HAVE_MPI.
 libgfs_engine_a_SOURCES += \
 	src/comm/comm.c src/comm/comm.h src/comm/world.h \
+	src/comm/collective.h \
+	src/comm/comm_nccl.c \
 	src/comm/comm_self.c \
+	src/comm/comm_staged.c \
 	src/comm/fold.c src/comm/fold.h
 if HAVE_MPI
 libgfs_engine_a_SOURCES += \

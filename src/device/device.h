@@ -10,7 +10,8 @@
  * Storage: arguments of type void * are of the dtype that the comment names: t for activations and
  * the parameters of a gathered unit, g for its gradients. Where t is f32 g is f32; where t is bf16
  * g is bf16 or f32. Arithmetic and sums are in f32 at least, and a result is rounded once.
- * Pointers are aligned to 16 bytes where they start a tensor of the layout or a part of the arena.
+ * Pointers are aligned to an element only, since a tensor begins anywhere in its unit; where widths
+ * are multiples of 8 they are aligned to 16 bytes.
  *
  * Letters: B sequences, T tokens, C channels, NH heads, V vocabulary, N = B * T rows.
  *
@@ -117,8 +118,8 @@ struct device_ops {
                          size_t T, size_t C);
     /* dwte (V,C), dwpe (P,C) of g, += ; dout of t; deterministic */
     int (*embed_backward)(struct device *d, struct dev_stream *s, enum dtype t, enum dtype g,
-                          void *dwte, void *dwpe, const void *dout, const int32_t *tokens,
-                          size_t B, size_t T, size_t C, size_t V);
+                          void *dwte, void *dwpe, const void *dout, const int32_t *tokens, size_t B,
+                          size_t T, size_t C, size_t V);
 
     /* out = norm of in (N,C), all of t but mean, rstd (N), which are kept for backward. */
     int (*layernorm_forward)(struct device *d, struct dev_stream *s, enum dtype t, void *out,

@@ -2,8 +2,9 @@
  * of ours, with its arguments and its contract.
  *
  * They queue and return the error of the launch. Grids come from the shapes and the properties in
- * struct cuda_call; nothing is allocated; what a reduction leaves between two kernels goes to `work`,
- * which belongs to the stream, so two calls on one stream may use it one after the other. */
+ * struct cuda_call; nothing is allocated; what a reduction leaves between two kernels goes to
+ * `work`, which belongs to the stream, so two calls on one stream may use it one after the other.
+ */
 #ifndef GFS_DEVICE_CUDA_KERNELS_H
 #define GFS_DEVICE_CUDA_KERNELS_H
 
@@ -85,8 +86,7 @@ cudaError_t cuda_softmax_xent(const struct cuda_call *c, enum dtype t, float *lo
 
 /* optimizer.cu. out: pinned host memory, written by the kernel */
 cudaError_t cuda_sum(const struct cuda_call *c, double *out, const float *in, size_t elems);
-cudaError_t cuda_sum_squares(const struct cuda_call *c, double *out, const float *in,
-                             size_t elems);
+cudaError_t cuda_sum_squares(const struct cuda_call *c, double *out, const float *in, size_t elems);
 cudaError_t cuda_adamw(const struct cuda_call *c, float *param, float *exp_avg, float *exp_avg_sq,
                        const float *grad, void *copy, enum dtype copy_dtype, size_t elems,
                        const struct dev_adamw *a);

@@ -1,0 +1,280 @@
+/* comm_staged.c - a host communicator behind a device with memory of its own, by way of pinned
+ * memory.
+ *
+ * For ranks that share a GPU, which NCCL refuses, and where there is no NCCL. The host takes part
+ * in each collective: it waits until the stream has brought the data, and what the stream gets back
+ * it gets in order. So the other streams go on, but the host queues nothing meanwhile. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm.h"
+
+struct comm {
+    struct comm_args args; /* shard_elems is not used after open */
+    uint64_t *shard_elems; /* by unit */
+    const struct comm_ops *host_ops;
+    struct comm *host;
+    bool *changed;      /* by unit: the host's window has an older version of this rank's shard */
+    size_t unit_bytes;  /* of the largest unit, in the larger dtype */
+    size_t sum_bytes;   /* of the largest shard in f32 */
+    uint8_t *up, *down; /* pinned, unit_bytes each: to the device, from the device */
+    float *sum;         /* pinned, sum_bytes */
+    float *sum_device;  /* the same in device memory */
+    struct dev_event *arrived, *up_read, *sum_read;
+    bool up_queued, sum_queued;
+};
+
+static size_t largest_shard(const struct comm_args *a) {
+    size_t largest = 1;
+    for (uint32_t u = 0; u < a->unit_count; u++)
+        if (largest < a->shard_elems[u])
+            largest = a->shard_elems[u];
+    return largest;
+}
+
+static void pinned_free(struct comm *c, enum dev_memory kind, void *p, size_t bytes) {
+    if (p != NULL)
+        c->args.ops->free(c->args.dev, kind, p, bytes);
+}
+
+static void staged_close(struct comm *c) {
+    if (c == NULL)
+        return;
+    struct dev_event *events[] = {c->arrived, c->up_read, c->sum_read};
+    /* What was queued reads this memory. */
+    if (c->up_queued)
+        (void)c->args.ops->event_synchronize(c->args.dev, c->up_read);
+    if (c->sum_queued)
+        (void)c->args.ops->event_synchronize(c->args.dev, c->sum_read);
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+        if (events[i] != NULL)
+            c->args.ops->event_close(c->args.dev, events[i]);
+    pinned_free(c, DEV_MEM_HOST, c->up, c->unit_bytes);
+    pinned_free(c, DEV_MEM_HOST, c->down, c->unit_bytes);
+    pinned_free(c, DEV_MEM_HOST, c->sum, c->sum_bytes);
+    pinned_free(c, DEV_MEM_DEVICE, c->sum_device, c->sum_bytes);
+    if (c->host != NULL)
+        c->host_ops->close(c->host);
+    free(c->changed);
+    free(c->shard_elems);
+    free(c);
+}
+
+static int staged_alloc(struct comm *c, enum dev_memory kind, size_t bytes, const char *what,
+                        void **out, struct err *err) {
+    int rc = c->args.ops->alloc(c->args.dev, kind, bytes, what, out);
+    return rc != 0
+               ? err_set(err, -rc, "%zu bytes for %s on device %s", bytes, what, c->args.ops->name)
+               : 0;
+}
+
+static int staged_memory(struct comm *c, struct err *err) {
+    void *up = NULL, *down = NULL, *sum = NULL, *sum_device = NULL;
+    const struct device_ops *ops = c->args.ops;
+    int rc = staged_alloc(c, DEV_MEM_HOST, c->unit_bytes, "staging to the device", &up, err);
+    c->up = up;
+    if (rc == 0)
+        rc = staged_alloc(c, DEV_MEM_HOST, c->unit_bytes, "staging from the device", &down, err);
+    c->down = down;
+    if (rc == 0)
+        rc = staged_alloc(c, DEV_MEM_HOST, c->sum_bytes, "staging of reduced gradients", &sum, err);
+    c->sum = sum;
+    if (rc == 0)
+        rc = staged_alloc(c, DEV_MEM_DEVICE, c->sum_bytes, "reduced gradients", &sum_device, err);
+    c->sum_device = sum_device;
+    if (rc == 0 && (ops->event_open(c->args.dev, "staging arrived", &c->arrived) != 0 ||
+                    ops->event_open(c->args.dev, "staging read", &c->up_read) != 0 ||
+                    ops->event_open(c->args.dev, "reduced gradients read", &c->sum_read) != 0))
+        rc = err_set(err, ENOMEM, "an event on device %s", ops->name);
+    return rc;
+}
+
+static struct comm *staged_new(const struct comm_args *args) {
+    struct comm *c = calloc(1, sizeof *c);
+    if (c == NULL)
+        return NULL;
+    c->args = *args;
+    c->args.shard_elems = NULL;
+    c->shard_elems = calloc((size_t)args->unit_count + 1, sizeof *c->shard_elems);
+    c->changed = calloc((size_t)args->unit_count + 1, sizeof *c->changed);
+    if (c->shard_elems == NULL || c->changed == NULL) {
+        staged_close(c);
+        return NULL;
+    }
+    for (uint32_t u = 0; u < args->unit_count; u++) {
+        c->shard_elems[u] = args->shard_elems[u];
+        c->changed[u] = true;
+    }
+    bool wide = args->param_dtype == DTYPE_F32 || args->reduce_dtype == DTYPE_F32;
+    c->sum_bytes = largest_shard(args) * sizeof *c->sum;
+    c->unit_bytes =
+        largest_shard(args) * args->world_size * dtype_bytes(wide ? DTYPE_F32 : DTYPE_BF16);
+    return c;
+}
+
+static int staged_open(const struct comm_args *args, struct comm **out, struct err *err) {
+    struct comm *host = NULL;
+    int rc = args->host->open(args, &host, err);
+    if (rc != 0)
+        return rc;
+    struct comm *c = staged_new(args);
+    rc = c != NULL ? staged_memory(c, err) : err_set(err, ENOMEM, "no memory for the communicator");
+    uint64_t failed = rc != 0;
+    int agreed = args->host->all_reduce_u64(host, &failed, 1, COMM_MAX);
+    if (rc == 0 && agreed != 0)
+        rc = err_set(err, -agreed, "the ranks could not agree on the communicator");
+    if (rc == 0 && failed != 0)
+        rc = err_set(err, ENOMEM, "another rank has no memory for the communicator");
+    if (c == NULL) {
+        args->host->close(host);
+        return rc;
+    }
+    c->host = host;
+    c->host_ops = args->host;
+    if (rc != 0) {
+        staged_close(c);
+        return rc;
+    }
+    *out = c;
+    return 0;
+}
+
+static void *staged_none(struct comm *c, uint32_t unit_or_slot) {
+    (void)c;
+    (void)unit_or_slot;
+    return NULL;
+}
+
+static void staged_shards_changed(struct comm *c) {
+    for (uint32_t u = 0; u < c->args.unit_count; u++)
+        c->changed[u] = true;
+}
+
+/* The host waits until dst has the bytes. */
+static int bring(struct comm *c, struct dev_stream *s, void *dst, const void *src, size_t bytes) {
+    const struct device_ops *ops = c->args.ops;
+    int rc = bytes == 0 ? 0 : ops->copy(c->args.dev, s, dst, src, bytes);
+    if (rc == 0)
+        rc = ops->event_record(c->args.dev, s, c->arrived);
+    return rc != 0 ? rc : ops->event_synchronize(c->args.dev, c->arrived);
+}
+
+/* The pinned block may be written again once the stream has read what was last put there. */
+static int reuse(struct comm *c, bool *queued, struct dev_event *read) {
+    if (!*queued)
+        return 0;
+    *queued = false;
+    return c->args.ops->event_synchronize(c->args.dev, read);
+}
+
+static int send_off(struct comm *c, struct dev_stream *s, void *dst, const void *src, size_t bytes,
+                    bool *queued, struct dev_event *read) {
+    const struct device_ops *ops = c->args.ops;
+    if (bytes == 0)
+        return 0;
+    int rc = ops->copy(c->args.dev, s, dst, src, bytes);
+    if (rc == 0)
+        rc = ops->event_record(c->args.dev, s, read);
+    *queued = rc == 0;
+    return rc;
+}
+
+/* node: this rank's part of the window gets the new version, and all wait for each other. */
+static int gather_window(struct comm *c, struct dev_stream *s, uint32_t unit, const void *shard,
+                         void *window, const void **view) {
+    size_t bytes = c->shard_elems[unit] * dtype_bytes(c->args.param_dtype);
+    int rc = 0;
+    if (c->changed[unit]) {
+        rc = bring(c, s, c->down, shard, bytes);
+        if (rc == 0)
+            memcpy(window, c->down, bytes);
+        if (rc == 0)
+            rc = c->host_ops->barrier(c->host);
+        c->changed[unit] = rc != 0;
+    }
+    if (rc == 0)
+        rc = c->host_ops->all_gather(c->host, s, unit, window, NULL, view);
+    if (rc == 0)
+        memcpy(c->up, *view, bytes * c->args.world_size);
+    return rc;
+}
+
+static int staged_all_gather(struct comm *c, struct dev_stream *s, uint32_t unit, const void *shard,
+                             void *buffer, const void **view) {
+    if (unit >= c->args.unit_count)
+        return -EINVAL;
+    size_t bytes = c->shard_elems[unit] * dtype_bytes(c->args.param_dtype);
+    void *window = c->host_ops->shard(c->host, unit);
+    const void *gathered = NULL;
+    int rc = reuse(c, &c->up_queued, c->up_read);
+    if (rc == 0 && window != NULL)
+        rc = gather_window(c, s, unit, shard, window, &gathered);
+    if (rc == 0 && window == NULL)
+        rc = bring(c, s, c->down, shard, bytes);
+    if (rc == 0 && window == NULL)
+        rc = c->host_ops->all_gather(c->host, s, unit, c->down, c->up, &gathered);
+    if (rc == 0)
+        rc = send_off(c, s, buffer, c->up, bytes * c->args.world_size, &c->up_queued, c->up_read);
+    if (rc == 0)
+        *view = buffer;
+    return rc;
+}
+
+static int staged_reduce_scatter(struct comm *c, struct dev_stream *s, uint32_t unit, void *full,
+                                 float *shard, bool accumulate) {
+    if (unit >= c->args.unit_count)
+        return -EINVAL;
+    const struct device_ops *ops = c->args.ops;
+    size_t elems = c->shard_elems[unit];
+    size_t bytes = elems * c->args.world_size * dtype_bytes(c->args.reduce_dtype);
+    void *window = c->host_ops->grad_buffer(c->host, unit == 0 ? 0 : 1), *source = c->down;
+    int rc = bring(c, s, c->down, full, bytes);
+    if (rc == 0)
+        rc = reuse(c, &c->sum_queued, c->sum_read);
+    if (rc == 0 && window != NULL) {
+        memcpy(window, c->down, bytes);
+        source = window;
+    }
+    if (rc == 0)
+        rc = c->host_ops->reduce_scatter(c->host, s, unit, source, c->sum, false);
+    if (rc != 0 || elems == 0)
+        return rc;
+    rc = send_off(c, s, accumulate ? c->sum_device : shard, c->sum, elems * sizeof *shard,
+                  &c->sum_queued, c->sum_read);
+    if (rc == 0 && accumulate)
+        rc = ops->add(c->args.dev, s, shard, c->sum_device, DTYPE_F32, elems);
+    return rc;
+}
+
+static int staged_all_reduce_f64(struct comm *c, double *inout, size_t count, enum comm_op op) {
+    return c->host_ops->all_reduce_f64(c->host, inout, count, op);
+}
+
+static int staged_all_reduce_u64(struct comm *c, uint64_t *inout, size_t count, enum comm_op op) {
+    return c->host_ops->all_reduce_u64(c->host, inout, count, op);
+}
+
+static int staged_broadcast(struct comm *c, void *data, size_t bytes, uint32_t root) {
+    return c->host_ops->broadcast(c->host, data, bytes, root);
+}
+
+static int staged_barrier(struct comm *c) { return c->host_ops->barrier(c->host); }
+
+const struct comm_ops comm_staged = {
+    .name = "staged",
+    .open = staged_open,
+    .close = staged_close,
+    .shard = staged_none,
+    .shards_changed = staged_shards_changed,
+    .all_gather = staged_all_gather,
+    .gather_is_view = false,
+    .grad_buffer = staged_none,
+    .reduce_scatter = staged_reduce_scatter,
+    .all_reduce_f64 = staged_all_reduce_f64,
+    .all_reduce_u64 = staged_all_reduce_u64,
+    .broadcast = staged_broadcast,
+    .barrier = staged_barrier,
+};
