@@ -70,6 +70,8 @@ struct device_ops {
     const char *name;
     /* The host may read DEV_MEM_DEVICE itself, once what wrote it is complete. */
     bool host_access;
+    /* Rows of logits that are worth computing at once; 0: 512. */
+    size_t logits_rows;
 
     /* *out is closed by close. -ENODEV: there is no such device here, and err says why. */
     int (*open)(const struct device_args *args, struct device **out, struct err *err);
@@ -164,11 +166,12 @@ struct device_ops {
                               const void *dout, const void *out, const float *lse, const void *qkv,
                               void *scratch, size_t B, size_t T, size_t C, size_t NH);
 
-    /* losses (N) = -scale * log softmax(logits)[target]; logits (N,V) of t: becomes the gradient of
-     * sum(losses) in place when backward, else is kept. 0 <= target < V. */
+    /* losses (N) = -scale * log softmax(logits)[target]; logits (N,V) of t, a row every ldl >= V
+     * elements: becomes the gradient of sum(losses) in place when backward, else is kept; between
+     * rows nothing is written. 0 <= target < V. */
     int (*softmax_xent)(struct device *d, struct dev_stream *s, enum dtype t, float *losses,
-                        void *logits, const int32_t *targets, size_t N, size_t V, float scale,
-                        bool backward);
+                        void *logits, size_t ldl, const int32_t *targets, size_t N, size_t V,
+                        float scale, bool backward);
     /* out[0] (double, DEV_MEM_HOST) = sum of n floats; deterministic */
     int (*sum)(struct device *d, struct dev_stream *s, double *out, const float *in, size_t elems);
     /* out[0] (double, DEV_MEM_HOST) = sum of squares; deterministic, accumulated in double */

@@ -297,11 +297,12 @@ static int rec_attention_backward(struct device *d, struct dev_stream *s, enum d
 }
 
 static int rec_softmax_xent(struct device *d, struct dev_stream *s, enum dtype t, float *losses,
-                            void *logits, const int32_t *targets, size_t N, size_t V, float scale,
-                            bool backward) {
+                            void *logits, size_t ldl, const int32_t *targets, size_t N, size_t V,
+                            float scale, bool backward) {
     (void)scale;
-    return recording_note(d, s, "softmax_xent", RANGES(ELEMS(logits, t, N * V), TOKENS(targets, N)),
-                          RANGES(FLOATS(losses, N), ELEMS(logits, t, backward ? N * V : 0)));
+    size_t elems = matrix_elems(N, V, ldl);
+    return recording_note(d, s, "softmax_xent", RANGES(ELEMS(logits, t, elems), TOKENS(targets, N)),
+                          RANGES(FLOATS(losses, N), ELEMS(logits, t, backward ? elems : 0)));
 }
 
 static int rec_sum(struct device *d, struct dev_stream *s, double *out, const float *in,

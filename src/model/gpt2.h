@@ -33,8 +33,8 @@ enum { GPT2_HEAD_LN_W, GPT2_HEAD_LN_B, GPT2_HEAD_WTE }; /* of the head; wte is t
 int gpt2_shape_read(const json_t *config, struct gpt2_shape *out, struct err *err);
 
 /* As in model.h. */
-size_t gpt2_arena_elems(const struct model *m, const struct device_ops *ops, struct device *d,
-                        size_t B, size_t T);
+size_t gpt2_arena_bytes(const struct model *m, const struct device_ops *ops, struct device *d,
+                        enum dtype t, size_t B, size_t T);
 int gpt2_forward(const struct model *m, uint32_t module, const struct module_call *c);
 int gpt2_backward(const struct model *m, uint32_t module, const struct module_call *c);
 int gpt2_loss(const struct model *m, const struct module_call *c, double *out);

@@ -11,8 +11,8 @@ struct model_kind {
     int (*open)(const json_t *config, struct model **out, struct err *err);
     void (*close)(struct model *m);
     double (*flops_per_token)(const struct model *m, size_t T);
-    size_t (*arena_elems)(const struct model *m, const struct device_ops *ops, struct device *d,
-                          size_t B, size_t T);
+    size_t (*arena_bytes)(const struct model *m, const struct device_ops *ops, struct device *d,
+                          enum dtype t, size_t B, size_t T);
     int (*forward)(const struct model *m, uint32_t module, const struct module_call *c);
     int (*backward)(const struct model *m, uint32_t module, const struct module_call *c);
     int (*loss)(const struct model *m, const struct module_call *c, double *out);

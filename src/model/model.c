@@ -109,8 +109,8 @@ double model_flops_per_token(const struct model *m, size_t T) {
 }
 
 size_t model_arena_bytes(const struct model *m, const struct device_ops *ops, struct device *d,
-                         size_t B, size_t T) {
-    return m->kind->arena_elems(m, ops, d, B, T) * sizeof(float);
+                         enum dtype t, size_t B, size_t T) {
+    return m->kind->arena_bytes(m, ops, d, t, B, T);
 }
 
 int model_forward(struct model *m, uint32_t module, const struct module_call *c) {

@@ -2,11 +2,11 @@
  * no weights.
  *
  * The engine gathers the unit a module belongs to and passes pointers to its tensors. Forward of
- * module 0..n-1 in order, then backward n-1..0. Activations live in one arena the model plans and
- * the engine allocates. Gradients: a module's backward overwrites (accumulate false: the buffer may
- * hold garbage) or adds. Of a tensor that several modules read (the tied embedding) the last module
- * is the first in backward and obeys accumulate; those before it always add, whatever accumulate
- * says.
+ * module 0..n-1 in order, then backward n-1..0, on one stream. Activations live in one arena the
+ * model plans and the engine allocates. Gradients: a module's backward overwrites (accumulate
+ * false: the buffer may hold garbage) or adds. Of a tensor that several modules read (the tied
+ * embedding) the last module is the first in backward and obeys accumulate; those before it always
+ * add, whatever accumulate says.
  *
  * Logits of a whole batch never exist. In training the head's forward is its norm only; its
  * backward makes logits, losses and gradients for some rows at a time. So the loss is known after
@@ -59,10 +59,10 @@ uint32_t model_module_tensors(const struct model *m, uint32_t module, const uint
 /* Floating point operations of forward and backward for one token at context T (6N + attention). */
 double model_flops_per_token(const struct model *m, size_t T);
 
-/* Bytes of activations (one arena) for a microbatch of B x T. Only the named parts; 64-byte
- * aligned. */
+/* Bytes of activations of dtype t (one arena) for a microbatch of B x T. The arena is aligned to
+ * 256 bytes. */
 size_t model_arena_bytes(const struct model *m, const struct device_ops *ops, struct device *d,
-                         size_t B, size_t T);
+                         enum dtype t, size_t B, size_t T);
 
 /* params[i], grads[i]: the tensors of model_module_tensors, in that order. accumulate[i]: add to
  * grads[i], else overwrite. */
@@ -70,10 +70,12 @@ struct module_call {
     const struct device_ops *ops;
     struct device *dev;
     struct dev_stream *stream;
-    float *arena;
+    enum dtype dtype;      /* of activations and params */
+    enum dtype grad_dtype; /* of grads */
+    void *arena;
     const struct model_batch *batch;
-    const float *const *params;
-    float *const *grads;    /* backward only */
+    const void *const *params;
+    void *const *grads;     /* backward only */
     const bool *accumulate; /* backward only */
 };
 int model_forward(struct model *m, uint32_t module, const struct module_call *c);

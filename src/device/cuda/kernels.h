@@ -81,7 +81,7 @@ cudaError_t cuda_attention_backward(const struct cuda_call *c, enum dtype t, voi
 
 /* softmax_xent.cu */
 cudaError_t cuda_softmax_xent(const struct cuda_call *c, enum dtype t, float *losses, void *logits,
-                              const int32_t *targets, size_t N, size_t V, float scale,
+                              size_t ldl, const int32_t *targets, size_t N, size_t V, float scale,
                               bool backward);
 
 /* optimizer.cu. out: pinned host memory, written by the kernel */
