@@ -20,6 +20,9 @@ struct plugin {
     uint32_t size_bytes; /* of this struct */
     const char *version; /* of the package that it was built with */
     const char *built;   /* for people: "CUDA 13.0, NCCL 2.27.7, sm_80 sm_90 sm_100" */
+    /* 0 if a rank could open a device here; else -errno and why not. Makes no context, so that
+     * "auto" may ask. */
+    int (*probe)(struct err *err);
     const struct device_ops *device;
     const struct collective_ops *collectives; /* NULL: built without NCCL */
 };

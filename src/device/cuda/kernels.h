@@ -93,6 +93,10 @@ cudaError_t cuda_adamw(const struct cuda_call *c, float *param, float *exp_avg, 
 cudaError_t cuda_init_normal(const struct cuda_call *c, float *dst, size_t elems, uint64_t seed,
                              uint64_t sequence, uint64_t first, float mean, float std);
 
+/* scale.cu: c (m,n) = beta c, for a product with k = 0; beta 0: c is not read */
+cudaError_t cuda_scale(const struct cuda_call *c, void *dst, enum dtype t, size_t m, size_t n,
+                       size_t ldc, float beta);
+
 #ifdef __cplusplus
 }
 #endif
