@@ -66,7 +66,8 @@ static double attention_loss(const double *qkv, void *arg) {
 
 static void check_attention_of(struct device *d, size_t B, size_t T, size_t C, size_t NH,
                                float scale) {
-    size_t N = B * T, scratch_elems = ops->attention_scratch_elems(d, B, T, C, NH);
+    size_t N = B * T,
+           scratch_elems = ops->attention_scratch_bytes(d, DTYPE_F32, B, T, C, NH) / sizeof(float);
     float *qkv = floats(3 * N * C, scale, 1), *dout = floats(N * C, 1, 2),
           *out = filled(N * C, NAN);
     float *lse = filled(N * NH, NAN), *dqkv = filled(3 * N * C, NAN),
@@ -78,12 +79,12 @@ static void check_attention_of(struct device *d, size_t B, size_t T, size_t C, s
     attention_loss(x, &c);
     c.out = c.lse = NULL;
 
-    ops->attention_forward(d, NULL, out, lse, qkv, scratch, B, T, C, NH);
+    ops->attention_forward(d, NULL, DTYPE_F32, out, lse, qkv, scratch, B, T, C, NH);
     assert_close("attention_forward", out, want, N * C, 3e-6 * scale);
     assert_close("attention_forward lse", lse, want_lse, N * NH, 2e-6 * scale);
     for (size_t i = 0; i < scratch_elems; i++)
         scratch[i] = NAN;
-    ops->attention_backward(d, NULL, dqkv, dout, out, lse, qkv, scratch, B, T, C, NH);
+    ops->attention_backward(d, NULL, DTYPE_F32, dqkv, dout, out, lse, qkv, scratch, B, T, C, NH);
     for (size_t i = 0; i < 3 * N * C; i++)
         assert_false(isnan(dqkv[i]));
     assert_gradient("attention", dqkv, attention_loss, &c, x, 3 * N * C, N * C / 20 + 1,
@@ -112,12 +113,13 @@ static void attention_is_right(void **state) {
 static void check_causal(struct device *d) {
     enum { T = 70, C = 32, NH = 2 };
     float *qkv = floats(T * 3 * C, 1, 1),
-          *scratch = filled(ops->attention_scratch_elems(d, 1, T, C, NH), NAN);
+          *scratch =
+              filled(ops->attention_scratch_bytes(d, DTYPE_F32, 1, T, C, NH) / sizeof(float), NAN);
     float out[T * C], again[T * C], lse[NH * T];
-    ops->attention_forward(d, NULL, out, lse, qkv, scratch, 1, T, C, NH);
+    ops->attention_forward(d, NULL, DTYPE_F32, out, lse, qkv, scratch, 1, T, C, NH);
     for (size_t i = 66 * 3 * C; i < T * 3 * C; i++)
         qkv[i] = 1e3f;
-    ops->attention_forward(d, NULL, again, lse, qkv, scratch, 1, T, C, NH);
+    ops->attention_forward(d, NULL, DTYPE_F32, again, lse, qkv, scratch, 1, T, C, NH);
     assert_memory_equal(out, again, 66 * C * sizeof(float));
     assert_memory_not_equal(out + 66 * C, again + 66 * C, C * sizeof(float));
     free(qkv), free(scratch);

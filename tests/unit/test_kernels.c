@@ -76,16 +76,19 @@ static void check_layernorm_of(struct device *d, size_t N, size_t C) {
     struct norm_case c = {N, C, dout_d, in_d, w_d, b_d};
     size_t stride = N * C / 300 + 1;
 
-    assert_int_equal(ops->layernorm_forward(d, NULL, out, mean, rstd, in, w, b, N, C, 1e-2f), 0);
+    assert_int_equal(
+        ops->layernorm_forward(d, NULL, DTYPE_F32, out, mean, rstd, in, w, b, N, C, 1e-2f), 0);
     norm_loss(&c, in_d, w_d, b_d, want);
     assert_close("layernorm_forward", out, want, N * C, 3e-6);
 
-    ops->layernorm_backward(d, NULL, din, false, dw, db, dout, in, w, mean, rstd, N, C);
+    ops->layernorm_backward(d, NULL, DTYPE_F32, DTYPE_F32, din, false, dw, db, dout, in, w, mean,
+                            rstd, N, C);
     assert_gradient("layernorm in", din, norm_of_in, &c, in_d, N * C, stride, 2e-5);
     assert_gradient("layernorm weight", dw, norm_of_weight, &c, w_d, C, C / 20 + 1, 2e-5);
     assert_gradient("layernorm bias", db, norm_of_bias, &c, b_d, C, C / 20 + 1, 2e-5);
     double *first = doubles(din, N * C), *first_w = doubles(dw, C);
-    ops->layernorm_backward(d, NULL, din, true, dw, db, dout, in, w, mean, rstd, N, C);
+    ops->layernorm_backward(d, NULL, DTYPE_F32, DTYPE_F32, din, true, dw, db, dout, in, w, mean,
+                            rstd, N, C);
     for (size_t i = 0; i < N * C; i++)
         first[i] *= 2;
     for (size_t i = 0; i < C; i++)
@@ -101,9 +104,33 @@ static void check_layernorm_of(struct device *d, size_t N, size_t C) {
         free(g[i]);
 }
 
+/* The same as a sum and a norm of it, bit for bit. */
+static void check_residual_layernorm_of(struct device *d, size_t N, size_t C) {
+    size_t elems = N * C;
+    float *in = floats(elems, 1, 1), *res = floats(elems, 1, 2), *in_bias = floats(C, 1, 3),
+          *w = floats(C, 1, 4), *b = floats(C, 1, 5);
+    float *sum = filled(elems, NAN), *out = filled(elems, NAN), *kept = filled(2 * N, NAN),
+          *want_out = filled(elems, NAN), *want_kept = filled(2 * N, NAN);
+    double *want = doubles(in, elems);
+    for (size_t i = 0; i < elems; i++)
+        want[i] += (double)res[i] + in_bias[i % C];
+    assert_int_equal(ops->residual_layernorm_forward(d, NULL, DTYPE_F32, sum, out, kept, kept + N,
+                                                     res, in, in_bias, w, b, N, C, 1e-5f),
+                     0);
+    assert_close("residual sum", sum, want, elems, 3e-7);
+    ops->layernorm_forward(d, NULL, DTYPE_F32, want_out, want_kept, want_kept + N, sum, w, b, N, C,
+                           1e-5f);
+    assert_memory_equal(out, want_out, elems * sizeof(float));
+    assert_memory_equal(kept, want_kept, 2 * N * sizeof(float));
+    free(in), free(res), free(in_bias), free(w), free(b), free(sum), free(out), free(kept);
+    free(want_out), free(want_kept), free(want);
+}
+
 static void check_layernorm(struct device *d) {
-    for (size_t i = 0; i < SIZES; i++)
+    for (size_t i = 0; i < SIZES; i++) {
         check_layernorm_of(d, sizes[i][0], sizes[i][1]);
+        check_residual_layernorm_of(d, sizes[i][0], sizes[i][1]);
+    }
 }
 
 static double gelu(double x) {
@@ -130,12 +157,12 @@ static void check_gelu_of(struct device *d, size_t N, size_t C) {
     double *want = doubles(pre, elems);
     for (size_t i = 0; i < elems; i++)
         want[i] = gelu((double)(pre[i] + b[i % C]));
-    ops->bias_gelu_forward(d, NULL, out, pre, b, N, C);
+    ops->bias_gelu_forward(d, NULL, DTYPE_F32, out, pre, b, N, C);
     assert_close("bias_gelu_forward", out, want, elems, 5e-7);
     float *again = filled(elems, NAN);
-    ops->bias_gelu_forward(d, NULL, again, pre, NULL, N, C);
+    ops->bias_gelu_forward(d, NULL, DTYPE_F32, again, pre, NULL, N, C);
     assert_memory_equal(again, out, elems * sizeof(float));
-    ops->gelu_backward(d, NULL, dout, pre, N, C);
+    ops->gelu_backward(d, NULL, DTYPE_F32, dout, pre, N, C);
     double *x = doubles(pre, elems);
     assert_gradient("gelu", dout, gelu_sum, &elems, x, elems, elems / 200 + 1, 2e-5);
     for (size_t i = 0; i < elems; i++)
@@ -149,8 +176,8 @@ static void check_gelu(struct device *d) {
         check_gelu_of(d, sizes[i][0], sizes[i][1]);
     /* far out: no overflow, no NaN, and what is not finite stays visible */
     float x[] = {-1e30f, -40, -10, 0, 10, 40, 1e18f, NAN}, y[8], g[] = {1, 1, 1, 1, 1, 1, 1, 1};
-    ops->bias_gelu_forward(d, NULL, y, x, NULL, 1, 8);
-    ops->gelu_backward(d, NULL, g, x, 1, 8);
+    ops->bias_gelu_forward(d, NULL, DTYPE_F32, y, x, NULL, 1, 8);
+    ops->gelu_backward(d, NULL, DTYPE_F32, g, x, 1, 8);
     assert_true(fabsf(y[1]) < 1e-30f && fabsf(y[2]) < 1e-20f && y[3] == 0 && y[4] == 10 &&
                 y[5] == 40 && y[6] == 1e18f);
     assert_true(fabsf(g[1]) < 1e-30f && g[3] == 0.5f && g[4] == 1 && g[5] == 1);
@@ -164,24 +191,20 @@ static void check_bias_of(struct device *d, size_t N, size_t C) {
     float *db = filled(C, 1);
     double *want = doubles(in, elems), *sums = doubles(db, C);
     for (size_t i = 0; i < elems; i++) {
-        want[i] = (double)in[i] + res[i] + b[i % C];
+        want[i] = (double)in[i] + b[i % C];
         sums[i % C] += in[i];
     }
-    ops->bias_residual_forward(d, NULL, out, res, in, b, N, C);
-    assert_close("bias_residual_forward", out, want, elems, 3e-7);
-    ops->bias_backward(d, NULL, db, in, N, C);
+    ops->bias_backward(d, NULL, DTYPE_F32, DTYPE_F32, db, in, N, C);
     assert_close("bias_backward", db, sums, C, 2e-6);
-    ops->bias_forward(d, NULL, in, b, N, C);
-    for (size_t i = 0; i < elems; i++)
-        want[i] -= res[i];
+    ops->bias_forward(d, NULL, DTYPE_F32, in, b, N, C);
     assert_close("bias_forward", in, want, elems, 3e-7);
-    ops->add(d, NULL, in, res, elems);
+    ops->add(d, NULL, in, res, DTYPE_F32, elems);
     for (size_t i = 0; i < elems; i++)
         want[i] += res[i];
     assert_close("add", in, want, elems, 3e-7);
     ops->copy(d, NULL, out, in, elems * sizeof(float));
     assert_memory_equal(out, in, elems * sizeof(float));
-    ops->fill(d, NULL, out, elems, 2.5f);
+    ops->fill(d, NULL, out, DTYPE_F32, elems, 2.5f);
     for (size_t i = 0; i < elems; i++)
         assert_true(out[i] == 2.5f);
     free(in), free(res), free(b), free(out), free(db), free(want), free(sums);
@@ -214,27 +237,35 @@ static double xent_loss(const double *logits, void *arg) {
 }
 
 static void check_xent_of(struct device *d, size_t N, size_t V) {
-    float *logits = floats(N * V, 5, 9), *losses = filled(N, NAN), *kept = floats(N * V, 5, 9);
-    double *x = doubles(logits, N * V);
+    const size_t ldl = V + 3; /* what lies between rows is kept */
+    float *dense = floats(N * V, 5, 9), *logits = filled(N * ldl, 1), *losses = filled(N, NAN),
+          *kept = filled(N * ldl, 1);
+    double *x = doubles(dense, N * V);
+    for (size_t i = 0; i < N * V; i++)
+        kept[i / V * ldl + i % V] = logits[i / V * ldl + i % V] = dense[i];
     int32_t targets[8];
     for (size_t r = 0; r < N; r++)
         targets[r] = (int32_t)(r == 0 ? V - 1 : r * 7919 % V);
     struct xent_case c = {N, V, targets, 0.125};
     double want = xent_loss(x, &c), got = 0;
-    ops->softmax_xent(d, NULL, losses, logits, targets, N, V, 0.125f, false);
-    assert_memory_equal(logits, kept, N * V * sizeof(float));
+    ops->softmax_xent(d, NULL, DTYPE_F32, losses, logits, ldl, targets, N, V, 0.125f, false);
+    assert_memory_equal(logits, kept, N * ldl * sizeof(float));
     for (size_t r = 0; r < N; r++)
         got += losses[r];
     assert_float_equal(got, want, 1e-6 * (1 + want));
     float *again = filled(N, NAN);
-    ops->softmax_xent(d, NULL, again, logits, targets, N, V, 0.125f, true);
+    ops->softmax_xent(d, NULL, DTYPE_F32, again, logits, ldl, targets, N, V, 0.125f, true);
     assert_memory_equal(again, losses, N * sizeof(float));
-    assert_gradient("softmax_xent", logits, xent_loss, &c, x, N * V, N * V / 40 + 1, 1e-6);
+    for (size_t i = 0; i < N * V; i++)
+        dense[i] = logits[i / V * ldl + i % V];
+    for (size_t i = 0; i < N * ldl; i++)
+        assert_true(i % ldl < V || logits[i] == 1);
+    assert_gradient("softmax_xent", dense, xent_loss, &c, x, N * V, N * V / 40 + 1, 1e-6);
     double sum = 0; /* of the gradient: nothing */
     for (size_t i = 0; i < N * V; i++)
-        sum += logits[i];
+        sum += dense[i];
     assert_float_equal(sum, 0, 1e-6);
-    free(logits), free(losses), free(kept), free(again), free(x);
+    free(dense), free(logits), free(losses), free(kept), free(again), free(x);
 }
 
 static void check_xent(struct device *d) {
@@ -245,10 +276,10 @@ static void check_xent(struct device *d) {
     check_xent_of(d, 2, 50257);
     float far[] = {1e4f, -1e4f, 0}, losses[1];
     const int32_t target[] = {0};
-    ops->softmax_xent(d, NULL, losses, far, target, 1, 3, 1, true);
+    ops->softmax_xent(d, NULL, DTYPE_F32, losses, far, 3, target, 1, 3, 1, true);
     assert_true(losses[0] == 0 && far[0] == 0 && far[1] == 0 && far[2] == 0);
     float broken[40] = {[37] = NAN};
-    ops->softmax_xent(d, NULL, losses, broken, target, 1, 40, 1, true);
+    ops->softmax_xent(d, NULL, DTYPE_F32, losses, broken, 40, target, 1, 40, 1, true);
     assert_true(isnan(losses[0]) && isnan(broken[0]) && isnan(broken[39]));
 }
 
@@ -261,8 +292,8 @@ static void check_embed(struct device *d) {
     int32_t tokens[B * T];
     for (size_t n = 0; n < B * T; n++)
         tokens[n] = (int32_t)(n * n % V);
-    ops->embed_forward(d, NULL, out, tokens, wte, wpe, B, T, C);
-    ops->embed_backward(d, NULL, dwte, dwpe, dout, tokens, B, T, C, V);
+    ops->embed_forward(d, NULL, DTYPE_F32, out, tokens, wte, wpe, B, T, C);
+    ops->embed_backward(d, NULL, DTYPE_F32, DTYPE_F32, dwte, dwpe, dout, tokens, B, T, C, V);
     for (size_t n = 0; n < B * T; n++)
         for (size_t c = 0; c < C; c++) {
             assert_true(out[n * C + c] == wte[(size_t)tokens[n] * C + c] + wpe[n % T * C + c]);
@@ -280,8 +311,9 @@ static void check_gemm_of(struct device *d, bool trans_a, bool trans_b, size_t m
     float *a = floats((trans_a ? k : m) * lda, 1, 1), *b = floats((trans_b ? n : k) * ldb, 1, 2);
     float *c = beta == 0 ? filled(m * ldc, NAN) : floats(m * ldc, 1, 3), *old = filled(m * ldc, 0);
     memcpy(old, c, m * ldc * sizeof(float));
-    assert_int_equal(
-        ops->gemm(d, NULL, trans_a, trans_b, m, n, k, 0.5f, a, lda, b, ldb, beta, c, ldc), 0);
+    assert_int_equal(ops->gemm(d, NULL, DTYPE_F32, DTYPE_F32, trans_a, trans_b, m, n, k, 0.5f, a,
+                               lda, b, ldb, beta, c, ldc),
+                     0);
     for (size_t i = 0; i < m; i++)
         for (size_t j = 0; j < ldc; j++) {
             double want = beta == 0 ? 0 : beta * old[i * ldc + j];
@@ -340,7 +372,7 @@ static void check_adamw_of(struct device *d, size_t elems) {
         want[i] -= 1e-2 * 0.1 * want[i];
         want[i] -= 1e-2 * (want_m[i] / a.correction1) / (sqrt(want_v[i] / a.correction2) + 1e-8);
     }
-    ops->adamw(d, NULL, p, m, v, g, elems, &a);
+    ops->adamw(d, NULL, p, m, v, g, NULL, DTYPE_F32, elems, &a);
     assert_close("adamw exp_avg", m, want_m, elems, 2e-7);
     assert_close("adamw exp_avg_sq", v, want_v, elems, 2e-7);
     assert_close("adamw param", p, want, elems, 5e-7);
@@ -354,10 +386,10 @@ static void check_adamw(struct device *d) {
     check_adamw_of(d, 20011);
     float p = 1, m = 0, v = 0, g = 0; /* a gradient of zero moves nothing, NaN shows */
     struct dev_adamw a = {1e-2, 0.9, 0.95, 1e-8, 0, 1, 0.1, 0.05};
-    ops->adamw(d, NULL, &p, &m, &v, &g, 1, &a);
+    ops->adamw(d, NULL, &p, &m, &v, &g, NULL, DTYPE_F32, 1, &a);
     assert_true(p == 1 && m == 0 && v == 0);
     g = NAN;
-    ops->adamw(d, NULL, &p, &m, &v, &g, 1, &a);
+    ops->adamw(d, NULL, &p, &m, &v, &g, NULL, DTYPE_F32, 1, &a);
     assert_true(isnan(p) && isnan(m) && isnan(v));
 }
 
@@ -445,12 +477,12 @@ static void results_do_not_depend_on_the_threads(void **state) {
     float *want = NULL;
     for (uint32_t threads = 1; threads <= MOST; threads++) {
         struct device *d;
-        assert_int_equal(ops->open(threads, &d, NULL), 0);
+        assert_int_equal(ops->open(&(struct device_args){.threads = threads}, &d, NULL), 0);
         float *out = filled(2 * N * C + 2 * N + 3 * C + 4, 0), *rest = out + 2 * N * C;
-        ops->layernorm_forward(d, NULL, out, rest, rest + N, in, w, b, N, C, 1e-5f);
-        ops->layernorm_backward(d, NULL, out + N * C, false, rest + 2 * N, rest + 2 * N + C, dout,
-                                in, w, rest, rest + N, N, C);
-        ops->bias_backward(d, NULL, rest + 2 * N + 2 * C, dout, N, C);
+        ops->layernorm_forward(d, NULL, DTYPE_F32, out, rest, rest + N, in, w, b, N, C, 1e-5f);
+        ops->layernorm_backward(d, NULL, DTYPE_F32, DTYPE_F32, out + N * C, false, rest + 2 * N,
+                                rest + 2 * N + C, dout, in, w, rest, rest + N, N, C);
+        ops->bias_backward(d, NULL, DTYPE_F32, DTYPE_F32, rest + 2 * N + 2 * C, dout, N, C);
         double sums[2];
         ops->sum(d, NULL, &sums[0], in, N * C);
         ops->sum_squares(d, NULL, &sums[1], in, N * C);
@@ -471,12 +503,12 @@ static void devices_are_found_by_name(void **state) {
     const struct device_ops *found;
     struct device *d;
     struct err err = {0};
-    assert_int_equal(device_find("cpu", &found, &err), 0);
+    assert_int_equal(device_find("cpu", &found, NULL, 0, &err), 0);
     assert_ptr_equal(found, &device_cpu);
-    assert_int_equal(device_find("abacus", &found, &err), -ENOENT);
+    assert_int_equal(device_find("abacus", &found, NULL, 0, &err), -ENOENT);
     assert_non_null(strstr(err.text, "abacus"));
     err = (struct err){0};
-    assert_int_equal(device_cpu.open(0, &d, &err), -EINVAL);
+    assert_int_equal(device_cpu.open(&(struct device_args){.threads = 0}, &d, &err), -EINVAL);
     assert_non_null(strstr(err.text, "threads"));
 }
 

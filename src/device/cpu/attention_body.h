@@ -1,10 +1,11 @@
 /* attention_body.h - causal attention of one head, block by block, so that no (T, T) matrix exists
  * (Dao, 2022).
  *
- * Included by kernels_*.c after kernels_body.h. q, k, v of the head are first copied into panels of
+ * Included by kernels_*.c after loss_body.h. q, k, v of the head are first copied into panels of
  * whole vectors, tokens padded to TP, channels to DP with zeros; then every product is of one form,
  * C (M, N) += A (M, K) B (K, N) with B and C in whole vectors, and what the causal mask hides is
- * skipped by blocks. Backward makes the probabilities again from lse. */
+ * skipped by blocks. Backward makes the probabilities again from lse. Panels are
+ * f32 whatever the storage: it matters only where they are filled and emptied. */
 
 enum { BLOCK = 64, PAD = 16, TILE_ROWS = 4 };
 
@@ -87,20 +88,25 @@ SIMD_FN void multiply(size_t M, size_t N, size_t K, const float *a, size_t a_row
             tile(1, K, a + i * a_row, a_row, a_col, b + j, b_row, c + i * c_row + j, c_row, add);
 }
 
-/* to (TP, DP) = scale * from (T, D), zeros beyond */
-SIMD_FN void pack(float *to, const float *from, size_t from_row, float scale, size_t T, size_t D,
-                  size_t TP, size_t DP) {
+SIMD_INLINE void pack_rows(enum dtype t, float *to, const void *from, size_t from_row, float scale,
+                           size_t T, size_t D, size_t TP, size_t DP) {
     size_t rest = whole(D);
     vf s = vf_set1(scale);
-    for (size_t t = 0; t < TP; t++, to += DP) {
-        if (t >= T || rest < DP)
-            k_fill(to, DP, 0.0f);
-        if (t >= T)
+    for (size_t r = 0; r < TP; r++, to += DP) {
+        if (r >= T || rest < DP)
+            fill(DTYPE_F32, to, DP, 0.0f);
+        if (r >= T)
             continue;
-        const float *row = from + t * from_row;
-        FOR_WHOLE(i, D) vf_store(to + i, vf_mul(vf_load(row + i), s));
-        vf_store_part(to + rest, vf_mul(vf_load_part(row + rest, D % VL), s), D % VL);
+        const void *row = row_of(t, from, r, from_row);
+        FOR_WHOLE(i, D) vf_store(to + i, vf_mul(vf_get(t, row, i, VL), s));
+        vf_store_part(to + rest, vf_mul(vf_get(t, row, rest, D % VL), s), D % VL);
     }
+}
+
+/* to (TP, DP) = scale * from (T, D) of t, zeros beyond */
+SIMD_FN void pack(enum dtype t, float *to, const void *from, size_t from_row, float scale, size_t T,
+                  size_t D, size_t TP, size_t DP) {
+    BY_DTYPE(t, pack_rows, to, from, from_row, scale, T, D, TP, DP);
 }
 
 /* The rows of panel (TP, DP) transposed block by block: that of rows from t0 on is (D, rows) at to
@@ -114,15 +120,21 @@ SIMD_FN void transpose(float *to, const float *panel, size_t D, size_t TP, size_
     }
 }
 
-/* to (T, D) = scale * from (., DP) */
-SIMD_FN void unpack(float *to, size_t to_row, const float *from, float scale, size_t T, size_t D,
-                    size_t DP) {
+SIMD_INLINE void unpack_rows(enum dtype t, void *to, size_t to_row, const float *from, float scale,
+                             size_t T, size_t D, size_t DP) {
     size_t rest = whole(D);
     vf s = vf_set1(scale);
-    for (size_t t = 0; t < T; t++, from += DP, to += to_row) {
-        FOR_WHOLE(i, D) vf_store(to + i, vf_mul(vf_load(from + i), s));
-        vf_store_part(to + rest, vf_mul(vf_load_part(from + rest, D % VL), s), D % VL);
+    for (size_t r = 0; r < T; r++, from += DP) {
+        void *row = row_to(t, to, r, to_row);
+        FOR_WHOLE(i, D) vf_put(t, row, i, vf_mul(vf_load(from + i), s), VL);
+        vf_put(t, row, rest, vf_mul(vf_load_part(from + rest, D % VL), s), D % VL);
     }
+}
+
+/* to (T, D) of t = scale * from (., DP) */
+SIMD_FN void unpack(enum dtype t, void *to, size_t to_row, const float *from, float scale, size_t T,
+                    size_t D, size_t DP) {
+    BY_DTYPE(t, unpack_rows, to, to_row, from, scale, T, D, DP);
 }
 
 /* Panels in the scratch of a thread, in the order of their use; the forward pass needs the first
@@ -179,7 +191,7 @@ SIMD_INLINE void online_softmax(float *s, float *out, size_t DP, float *max, flo
                                 size_t rows, size_t columns, size_t i0, size_t j0, size_t T) {
     for (size_t i = 0; i < rows && i0 + i < T; i++, s += BLOCK, out += DP) {
         size_t valid = i0 + i + 1 - j0 < columns ? i0 + i + 1 - j0 : columns;
-        float m = row_max(s, valid);
+        float m = row_max(DTYPE_F32, s, valid);
         m = m > max[i] ? m : max[i];
         float factor = expf(max[i] - m);
         sum[i] = sum[i] * factor + masked_exp(s, columns, valid, m);
@@ -192,10 +204,10 @@ SIMD_INLINE void online_softmax(float *s, float *out, size_t DP, float *max, flo
 SIMD_FN void k_attention_forward(const struct cpu_head *h, float *scratch) {
     struct panels p = panels_of(scratch, h->T, h->D);
     float max[BLOCK], sum[BLOCK];
-    pack(p.q, h->q, h->qkv_row_elems, 1.0f / sqrtf((float)h->D), h->T, h->D, p.TP, p.DP);
-    pack(p.k, h->k, h->qkv_row_elems, 1.0f, h->T, h->D, p.TP, p.DP);
+    pack(h->t, p.q, h->q, h->qkv_row_elems, 1.0f / sqrtf((float)h->D), h->T, h->D, p.TP, p.DP);
+    pack(h->t, p.k, h->k, h->qkv_row_elems, 1.0f, h->T, h->D, p.TP, p.DP);
     transpose(p.kt, p.k, h->D, p.TP, p.DP);
-    pack(p.v, h->v, h->qkv_row_elems, 1.0f, h->T, h->D, p.TP, p.DP);
+    pack(h->t, p.v, h->v, h->qkv_row_elems, 1.0f, h->T, h->D, p.TP, p.DP);
     for (size_t i0 = 0; i0 < p.TP; i0 += BLOCK) {
         size_t rows = block_rows(i0, p.TP);
         float *out = p.out + i0 * p.DP;
@@ -215,18 +227,22 @@ SIMD_FN void k_attention_forward(const struct cpu_head *h, float *scratch) {
             h->lse[i0 + i] = max[i] + logf(sum[i]);
         }
     }
-    unpack(h->out, h->out_row_elems, p.out, 1.0f, h->T, h->D, p.DP);
+    unpack(h->t, h->out, h->out_row_elems, p.out, 1.0f, h->T, h->D, p.DP);
+}
+
+SIMD_INLINE void delta_rows(enum dtype t, float *delta, const struct cpu_head *h) {
+    for (size_t r = 0; r < h->T; r++) {
+        const void *a = row_of(t, h->dout, r, h->out_row_elems);
+        const void *b = row_of(t, h->out, r, h->out_row_elems);
+        vf sum = vf_zero();
+        size_t rest = whole(h->D), n = h->D % VL;
+        FOR_WHOLE(i, h->D) sum = vf_fma(vf_get(t, a, i, VL), vf_get(t, b, i, VL), sum);
+        delta[r] = vf_sum(vf_fma(vf_get(t, a, rest, n), vf_get(t, b, rest, n), sum));
+    }
 }
 
 SIMD_FN void backward_delta(const struct cpu_head *h, const struct panels *p) {
-    for (size_t t = 0; t < h->T; t++) {
-        const float *a = h->dout + t * h->out_row_elems, *b = h->out + t * h->out_row_elems;
-        vf sum = vf_zero();
-        size_t rest = whole(h->D);
-        FOR_WHOLE(i, h->D) sum = vf_fma(vf_load(a + i), vf_load(b + i), sum);
-        sum = vf_fma(vf_load_part(a + rest, h->D % VL), vf_load_part(b + rest, h->D % VL), sum);
-        p->delta[t] = vf_sum(sum);
-    }
+    BY_DTYPE(h->t, delta_rows, p->delta, h);
 }
 
 /* s: scores to probabilities, ds (d loss / d probabilities) to d loss / d scores = s * (ds - delta)
@@ -236,8 +252,8 @@ SIMD_INLINE void backward_softmax(const struct cpu_head *h, const struct panels 
     for (size_t i = 0; i < rows; i++) {
         float *s = p->s + i * BLOCK, *ds = p->ds + i * BLOCK;
         if (i0 + i >= h->T) {
-            k_fill(s, columns, 0.0f);
-            k_fill(ds, columns, 0.0f);
+            fill(DTYPE_F32, s, columns, 0.0f);
+            fill(DTYPE_F32, ds, columns, 0.0f);
             continue;
         }
         size_t valid = i0 + i + 1 - j0 < columns ? i0 + i + 1 - j0 : columns;
@@ -252,10 +268,10 @@ SIMD_FN void k_attention_backward(const struct cpu_head *h, float *scratch) {
     struct panels p = panels_of(scratch, h->T, h->D);
     size_t T = h->T, D = h->D, TP = p.TP, DP = p.DP, row = h->qkv_row_elems;
     float scale = 1.0f / sqrtf((float)D);
-    pack(p.q, h->q, row, scale, T, D, TP, DP);
-    pack(p.k, h->k, row, 1.0f, T, D, TP, DP);
-    pack(p.dout, h->dout, h->out_row_elems, 1.0f, T, D, TP, DP);
-    pack(p.dv, h->v, row, 1.0f, T, D, TP, DP); /* only to be transposed */
+    pack(h->t, p.q, h->q, row, scale, T, D, TP, DP);
+    pack(h->t, p.k, h->k, row, 1.0f, T, D, TP, DP);
+    pack(h->t, p.dout, h->dout, h->out_row_elems, 1.0f, T, D, TP, DP);
+    pack(h->t, p.dv, h->v, row, 1.0f, T, D, TP, DP); /* only to be transposed */
     transpose(p.kt, p.k, D, TP, DP);
     transpose(p.vt, p.dv, D, TP, DP);
     backward_delta(h, &p);
@@ -273,7 +289,7 @@ SIMD_FN void k_attention_backward(const struct cpu_head *h, float *scratch) {
                      j0 > 0);
         }
     }
-    unpack(h->dq, row, p.dq, scale, T, D, DP);
-    unpack(h->dk, row, p.dk, 1.0f, T, D, DP);
-    unpack(h->dv, row, p.dv, 1.0f, T, D, DP);
+    unpack(h->t, h->dq, row, p.dq, scale, T, D, DP);
+    unpack(h->t, h->dk, row, p.dk, 1.0f, T, D, DP);
+    unpack(h->t, h->dv, row, p.dv, 1.0f, T, D, DP);
 }

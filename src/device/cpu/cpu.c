@@ -4,10 +4,11 @@
 
 #include "device/cpu/cpu.h"
 
-#include <cblas.h>
 #include <errno.h>
-#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/segment.h"
 
@@ -19,17 +20,34 @@ struct dev_event {
     const char *what;
 };
 
+int cpu_fail(struct device *d, int code, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    pthread_mutex_lock(&d->why_lock);
+    vsnprintf(d->why, sizeof(d->why), format, args);
+    pthread_mutex_unlock(&d->why_lock);
+    va_end(args);
+    return -code;
+}
+
+static void cpu_why(struct device *d, char *out, size_t cap_bytes) {
+    pthread_mutex_lock(&d->why_lock);
+    snprintf(out, cap_bytes, "%s", d->why);
+    pthread_mutex_unlock(&d->why_lock);
+}
+
 int cpu_open_with(const struct cpu_kernels *kernels, uint32_t threads, struct device **out) {
     struct device *d = calloc(1, sizeof(*d));
     if (d == NULL)
         return -ENOMEM;
     d->kernels = kernels;
+    d->gemm = kernels->gemm != NULL ? kernels->gemm : cpu_blas_there() ? NULL : kernels->gemm_plain;
+    pthread_mutex_init(&d->why_lock, NULL);
     int rc = team_open(threads, &d->team);
     if (rc != 0)
         goto no_team;
-    if (kernels->gemm != NULL) {
-        d->gemm_scratch_bytes =
-            team_threads(d->team) * kernels->gemm->scratch_elems() * sizeof(float);
+    if (d->gemm != NULL) {
+        d->gemm_scratch_bytes = team_threads(d->team) * d->gemm->scratch_elems() * sizeof(float);
         d->gemm_scratch = segment_private_alloc(d->gemm_scratch_bytes);
         rc = d->gemm_scratch != NULL ? 0 : -ENOMEM;
         if (rc != 0)
@@ -40,12 +58,14 @@ int cpu_open_with(const struct cpu_kernels *kernels, uint32_t threads, struct de
 no_scratch:
     team_close(d->team);
 no_team:
+    pthread_mutex_destroy(&d->why_lock);
     free(d);
     return rc;
 }
 
-static int cpu_open(uint32_t threads, struct device **out, struct err *err) {
+static int cpu_open(const struct device_args *args, struct device **out, struct err *err) {
     enum { MOST_THREADS = 4096 };
+    uint32_t threads = args->threads;
     if (threads < 1 || threads > MOST_THREADS)
         return err_set(err, EINVAL, "%u threads: expected 1 to %d", threads, MOST_THREADS);
     int rc = cpu_open_with(cpu_kernels_best(), threads, out);
@@ -57,16 +77,62 @@ static int cpu_open(uint32_t threads, struct device **out, struct err *err) {
 static void cpu_close(struct device *d) {
     if (d == NULL)
         return;
+    if (d->gemm_scratch != NULL)
+        segment_private_free(d->gemm_scratch, d->gemm_scratch_bytes);
     team_close(d->team);
+    pthread_mutex_destroy(&d->why_lock);
     free(d);
+}
+
+/* The value of a line "key : value" of a file of /proc into out; false if there is none. */
+static bool proc_value(const char *path, const char *key, char *out, size_t cap_bytes) {
+    FILE *f = fopen(path, "re");
+    char line[256];
+    bool found = false;
+    while (f != NULL && !found && fgets(line, sizeof(line), f) != NULL) {
+        char *colon = strchr(line, ':');
+        if (colon == NULL || strncmp(line, key, strlen(key)) != 0)
+            continue;
+        colon += 1 + strspn(colon + 1, " \t");
+        colon[strcspn(colon, "\n")] = '\0';
+        snprintf(out, cap_bytes, "%s", colon);
+        found = true;
+    }
+    if (f != NULL)
+        fclose(f);
+    return found;
+}
+
+static uint64_t memory_kib(const char *key) {
+    char text[64];
+    if (!proc_value("/proc/meminfo", key, text, sizeof(text)))
+        return 0;
+    return strtoull(text, NULL, 10);
+}
+
+static int cpu_properties(struct device *d, struct device_properties *out) {
+    (void)d;
+    struct device_properties p = {.memory_bytes = memory_kib("MemTotal") * 1024,
+                                  .memory_free_bytes = memory_kib("MemAvailable") * 1024};
+    if (!proc_value("/proc/cpuinfo", "model name", p.name, sizeof(p.name)))
+        snprintf(p.name, sizeof(p.name), "processor");
+    *out = p;
+    return 0;
+}
+
+static int cpu_supports(struct device *d, enum dtype t, struct err *err) {
+    (void)d;
+    if (t == DTYPE_F32)
+        return 0;
+    return err_set(err, ENOTSUP, "no %s on this device: use dtype = f32", dtype_name(t));
 }
 
 static int cpu_alloc(struct device *d, enum dev_memory kind, size_t bytes, const char *what,
                      void **out) {
-    (void)d, (void)kind, (void)what;
+    (void)kind;
     void *p = segment_private_alloc(bytes);
     if (p == NULL)
-        return -ENOMEM;
+        return cpu_fail(d, ENOMEM, "%s: no %zu bytes of memory", what, bytes);
     *out = p;
     return 0;
 }
@@ -122,63 +188,14 @@ static int cpu_event_synchronize(struct device *d, struct dev_event *e) {
     return 0;
 }
 
-struct gemm_args {
-    const struct cpu_gemm_kernel *kernel;
-    struct cpu_gemm g;
-    float *scratch;
-};
-
-/* The longer side of c is shared out, in whole panels. */
-static void gemm_part(void *arg, size_t part, size_t parts) {
-    struct gemm_args *a = arg;
-    const struct cpu_gemm *g = &a->g;
-    size_t rows = (g->m + a->kernel->row_unit - 1) / a->kernel->row_unit;
-    size_t columns = (g->n + a->kernel->column_unit - 1) / a->kernel->column_unit;
-    bool by_rows = g->m > g->n;
-    size_t units = by_rows ? rows : columns,
-           unit = by_rows ? a->kernel->row_unit : a->kernel->column_unit;
-    size_t whole = by_rows ? g->m : g->n, first = units * part / parts * unit,
-           end = units * (part + 1) / parts * unit;
-    float *scratch = a->scratch + part * a->kernel->scratch_elems();
-    end = end < whole ? end : whole;
-    if (first >= end)
-        return;
-    if (by_rows)
-        a->kernel->multiply(g, first, end - first, 0, g->n, scratch);
-    else
-        a->kernel->multiply(g, 0, g->m, first, end - first, scratch);
-}
-
-int cpu_gemm(struct device *d, struct dev_stream *s, bool trans_a, bool trans_b, size_t m, size_t n,
-             size_t k, float alpha, const float *a, size_t lda, const float *b, size_t ldb,
-             float beta, float *c, size_t ldc) {
-    (void)s;
-    if (m > INT_MAX || n > INT_MAX || k > INT_MAX || lda > INT_MAX || ldb > INT_MAX ||
-        ldc > INT_MAX)
-        return -EOVERFLOW;
-    if (m == 0 || n == 0)
-        return 0;
-    if (d->kernels->gemm != NULL) {
-        struct gemm_args g = {d->kernels->gemm,
-                              {trans_a, trans_b, m, n, k, alpha, beta, a, b, c, lda, ldb, ldc},
-                              d->gemm_scratch};
-        cpu_run(d, m * n / 64 * k, gemm_part,
-                &g); /* 64 products cost as much as an element elsewhere */
-        return 0;
-    }
-    int threads = (int)team_threads(d->team);
-    if (openblas_get_num_threads() != threads) /* it belongs to the process */
-        openblas_set_num_threads(threads);
-    cblas_sgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans,
-                trans_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)k, alpha, a, (int)lda, b,
-                (int)ldb, beta, c, (int)ldc);
-    return 0;
-}
-
 const struct device_ops device_cpu = {
     .name = "cpu",
+    .host_access = true,
     .open = cpu_open,
     .close = cpu_close,
+    .properties = cpu_properties,
+    .supports = cpu_supports,
+    .why = cpu_why,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .stream_open = cpu_stream_open,
@@ -190,18 +207,19 @@ const struct device_ops device_cpu = {
     .event_synchronize = cpu_event_synchronize,
     .copy = cpu_copy,
     .fill = cpu_fill,
+    .cast = cpu_cast,
     .add = cpu_add,
     .gemm = cpu_gemm,
     .embed_forward = cpu_embed_forward,
     .embed_backward = cpu_embed_backward,
     .layernorm_forward = cpu_layernorm_forward,
+    .residual_layernorm_forward = cpu_residual_layernorm_forward,
     .layernorm_backward = cpu_layernorm_backward,
     .bias_forward = cpu_bias_forward,
     .bias_backward = cpu_bias_backward,
     .bias_gelu_forward = cpu_bias_gelu_forward,
     .gelu_backward = cpu_gelu_backward,
-    .bias_residual_forward = cpu_bias_residual_forward,
-    .attention_scratch_elems = cpu_attention_scratch_elems,
+    .attention_scratch_bytes = cpu_attention_scratch_bytes,
     .attention_forward = cpu_attention_forward,
     .attention_backward = cpu_attention_backward,
     .softmax_xent = cpu_softmax_xent,

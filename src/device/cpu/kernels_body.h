@@ -3,7 +3,19 @@
  * Included once by each kernels_*.c, after its simd_*.h. Sums run in an order that the vector
  * length alone decides. A NaN or an infinity that comes in shows in what goes out: a step with a
  * broken gradient must be seen. Denormals are left as they are: the flag that flushes them would
- * have to be set in threads of BLAS too, which are not ours. */
+ * have to be set in threads of BLAS too, which are not ours.
+ *
+ * Storage is chosen once, outside of the loops: every loop stands in a function whose dtypes are
+ * constants where it is inlined. */
+
+/* fn with the constant that t is. */
+#define BY_DTYPE(t, fn, ...)                                                                       \
+    do {                                                                                           \
+        if ((t) == DTYPE_BF16)                                                                     \
+            fn(DTYPE_BF16, __VA_ARGS__);                                                           \
+        else                                                                                       \
+            fn(DTYPE_F32, __VA_ARGS__);                                                            \
+    } while (0)
 
 /* 1 ulp on [-87, 87]; 0 below -87, exp(87) above: neither denormals nor infinities are made. */
 SIMD_INLINE vf vf_exp(vf x) {
@@ -22,192 +34,314 @@ SIMD_INLINE vf vf_exp(vf x) {
     return vf_zero_below(x, lowest, vf_mul(p, vf_exp2_whole(n)));
 }
 
-/* n elements of a vector: all VL, known when compiled, or what is left at the end of a row. */
-SIMD_INLINE vf vf_get(const float *p, size_t n) {
-    return n == VL ? vf_load(p) : vf_load_part(p, n);
+/* n elements from p[i] on: all VL, known when compiled, or what is left at the end of a row. */
+SIMD_INLINE vf vf_get(enum dtype t, const void *p, size_t i, size_t n) {
+    if (t == DTYPE_BF16) {
+        const uint16_t *q = (const uint16_t *)p + i;
+        return n == VL ? vf_load_bf16(q) : vf_load_bf16_part(q, n);
+    }
+    const float *q = (const float *)p + i;
+    return n == VL ? vf_load(q) : vf_load_part(q, n);
 }
-SIMD_INLINE void vf_put(float *p, vf x, size_t n) {
+SIMD_INLINE void vf_put(enum dtype t, void *p, size_t i, vf x, size_t n) {
+    if (t == DTYPE_BF16) {
+        uint16_t *q = (uint16_t *)p + i;
+        if (n == VL)
+            vf_store_bf16(q, x);
+        else
+            vf_store_bf16_part(q, x, n);
+        return;
+    }
+    float *q = (float *)p + i;
     if (n == VL)
-        vf_store(p, x);
+        vf_store(q, x);
     else
-        vf_store_part(p, x, n);
+        vf_store_part(q, x, n);
+}
+SIMD_INLINE float one_get(enum dtype t, const void *p, size_t i) {
+    return t == DTYPE_BF16 ? bf16_to_f32(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+}
+SIMD_INLINE void one_put(enum dtype t, void *p, size_t i, float x) {
+    if (t == DTYPE_BF16)
+        ((uint16_t *)p)[i] = bf16_from_f32(x);
+    else
+        ((float *)p)[i] = x;
 }
 /* Whole vectors from 0; `rest` of them begins at whole(elems). */
 #define FOR_WHOLE(i, elems) for (size_t i = 0; (i) + VL <= (elems); (i) += VL)
 SIMD_INLINE size_t whole(size_t elems) { return elems / VL * VL; }
 
-SIMD_FN void k_fill(float *dst, size_t elems, float value) {
+SIMD_INLINE void fill(enum dtype t, void *dst, size_t elems, float value) {
     vf x = vf_set1(value);
-    FOR_WHOLE(i, elems) vf_store(dst + i, x);
-    vf_store_part(dst + whole(elems), x, elems % VL);
+    FOR_WHOLE(i, elems) vf_put(t, dst, i, x, VL);
+    vf_put(t, dst, whole(elems), x, elems % VL);
 }
 
-SIMD_INLINE void add_at(float *out, const float *a, const float *b, size_t n) {
-    vf_put(out, vf_add(vf_get(a, n), vf_get(b, n)), n);
+SIMD_FN void k_fill(enum dtype t, void *dst, size_t elems, float value) {
+    BY_DTYPE(t, fill, dst, elems, value);
 }
 
-SIMD_FN void k_add_to(float *out, const float *a, const float *b, size_t elems) {
-    size_t rest = whole(elems);
-    FOR_WHOLE(i, elems) add_at(out + i, a + i, b + i, VL);
-    add_at(out + rest, a + rest, b + rest, elems % VL);
+SIMD_INLINE void convert(enum dtype to, enum dtype from, void *dst, const void *src, size_t elems) {
+    FOR_WHOLE(i, elems) vf_put(to, dst, i, vf_get(from, src, i, VL), VL);
+    vf_put(to, dst, whole(elems), vf_get(from, src, whole(elems), elems % VL), elems % VL);
 }
 
-SIMD_FN void k_add(float *dst, const float *src, size_t elems) { k_add_to(dst, dst, src, elems); }
-
-SIMD_FN void k_bias_forward(float *inout, const float *bias, size_t rows, size_t C) {
-    for (size_t r = 0; r < rows; r++)
-        k_add_to(inout + r * C, inout + r * C, bias, C);
+SIMD_FN void k_cast(void *dst, enum dtype dst_dtype, const void *src, size_t elems) {
+    if (dst_dtype == DTYPE_BF16)
+        convert(DTYPE_BF16, DTYPE_F32, dst, src, elems);
+    else
+        convert(DTYPE_F32, DTYPE_BF16, dst, src, elems);
 }
 
-SIMD_INLINE void bias_residual_at(float *out, const float *residual, const float *in,
-                                  const float *bias, size_t n) {
-    vf_put(out, vf_add(vf_get(residual, n), vf_add(vf_get(in, n), vf_get(bias, n))), n);
+/* out of o = a of o + b of t */
+SIMD_INLINE void add_at(enum dtype o, enum dtype t, void *out, const void *a, const void *b,
+                        size_t i, size_t n) {
+    vf_put(o, out, i, vf_add(vf_get(o, a, i, n), vf_get(t, b, i, n)), n);
 }
 
-SIMD_FN void k_bias_residual_forward(float *out, const float *residual, const float *in,
-                                     const float *bias, size_t rows, size_t C) {
-    size_t rest = whole(C);
-    for (size_t r = 0; r < rows; r++, out += C, residual += C, in += C) {
-        FOR_WHOLE(i, C) bias_residual_at(out + i, residual + i, in + i, bias + i, VL);
-        bias_residual_at(out + rest, residual + rest, in + rest, bias + rest, C % VL);
+SIMD_INLINE void add_to(enum dtype o, enum dtype t, void *out, const void *a, const void *b,
+                        size_t elems) {
+    FOR_WHOLE(i, elems) add_at(o, t, out, a, b, i, VL);
+    add_at(o, t, out, a, b, whole(elems), elems % VL);
+}
+
+SIMD_FN void k_add(float *dst, const void *src, enum dtype t, size_t elems) {
+    if (t == DTYPE_BF16)
+        add_to(DTYPE_F32, DTYPE_BF16, dst, dst, src, elems);
+    else
+        add_to(DTYPE_F32, DTYPE_F32, dst, dst, src, elems);
+}
+
+SIMD_FN void k_add_to(enum dtype t, void *out, const void *a, const void *b, size_t elems) {
+    if (t == DTYPE_BF16)
+        add_to(DTYPE_BF16, DTYPE_BF16, out, a, b, elems);
+    else
+        add_to(DTYPE_F32, DTYPE_F32, out, a, b, elems);
+}
+
+SIMD_INLINE const void *row_of(enum dtype t, const void *p, size_t row, size_t row_elems) {
+    return (const char *)p + row * row_elems * dtype_bytes(t);
+}
+SIMD_INLINE void *row_to(enum dtype t, void *p, size_t row, size_t row_elems) {
+    return (char *)p + row * row_elems * dtype_bytes(t);
+}
+
+SIMD_FN void k_bias_forward(enum dtype t, void *inout, const void *bias, size_t rows, size_t C) {
+    for (size_t r = 0; r < rows; r++) {
+        void *row = row_to(t, inout, r, C);
+        k_add_to(t, row, row, bias, C);
     }
 }
 
 /* Layer norm of a row x (C): xhat * weight + bias, xhat = (x - mean) * rstd, variance over C (Ba,
  * Kiros and Hinton, 2016). */
-SIMD_INLINE float row_mean(const float *x, size_t C) {
+SIMD_INLINE float row_mean(enum dtype t, const void *x, size_t C) {
     vf a = vf_zero(), b = vf_zero();
     size_t i = 0;
     for (; i + 2 * VL <= C; i += 2 * VL) {
-        a = vf_add(a, vf_load(x + i));
-        b = vf_add(b, vf_load(x + i + VL));
+        a = vf_add(a, vf_get(t, x, i, VL));
+        b = vf_add(b, vf_get(t, x, i + VL, VL));
     }
     for (; i + VL <= C; i += VL)
-        a = vf_add(a, vf_load(x + i));
-    return vf_sum(vf_add(vf_add(a, b), vf_load_part(x + i, C - i))) / (float)C;
+        a = vf_add(a, vf_get(t, x, i, VL));
+    return vf_sum(vf_add(vf_add(a, b), vf_get(t, x, i, C - i))) / (float)C;
 }
 
-SIMD_INLINE float row_variance(const float *x, float mean, size_t C) {
+SIMD_INLINE float row_variance(enum dtype t, const void *x, float mean, size_t C) {
     vf a = vf_zero(), b = vf_zero(), m = vf_set1(mean);
     size_t i = 0;
     for (; i + 2 * VL <= C; i += 2 * VL) {
-        vf d = vf_sub(vf_load(x + i), m), e = vf_sub(vf_load(x + i + VL), m);
+        vf d = vf_sub(vf_get(t, x, i, VL), m), e = vf_sub(vf_get(t, x, i + VL, VL), m);
         a = vf_fma(d, d, a);
         b = vf_fma(e, e, b);
     }
     for (; i + VL <= C; i += VL) {
-        vf d = vf_sub(vf_load(x + i), m);
+        vf d = vf_sub(vf_get(t, x, i, VL), m);
         a = vf_fma(d, d, a);
     }
     float sum = vf_sum(vf_add(a, b));
-    for (; i < C; i++)
-        sum += (x[i] - mean) * (x[i] - mean);
+    for (; i < C; i++) {
+        float d = one_get(t, x, i) - mean;
+        sum += d * d;
+    }
     return sum / (float)C;
 }
 
-SIMD_INLINE void layernorm_at(float *out, const float *in, const float *weight, const float *bias,
-                              vf mean, vf rstd, size_t n) {
-    vf xhat = vf_mul(vf_sub(vf_get(in, n), mean), rstd);
-    vf_put(out, vf_fma(xhat, vf_get(weight, n), vf_get(bias, n)), n);
+SIMD_INLINE void layernorm_at(enum dtype t, void *out, const void *in, const struct cpu_norm *w,
+                              vf mean, vf rstd, size_t i, size_t n) {
+    vf xhat = vf_mul(vf_sub(vf_get(t, in, i, n), mean), rstd);
+    vf_put(t, out, i, vf_fma(xhat, vf_get(t, w->weight, i, n), vf_get(t, w->bias, i, n)), n);
 }
 
-SIMD_FN void k_layernorm_forward(float *out, float *mean, float *rstd, const float *in,
-                                 const float *weight, const float *bias, size_t rows, size_t C,
-                                 float eps) {
-    size_t rest = whole(C);
-    for (size_t r = 0; r < rows; r++, in += C, out += C) {
-        mean[r] = row_mean(in, C);
-        rstd[r] = 1.0f / sqrtf(row_variance(in, mean[r], C) + eps);
-        vf m = vf_set1(mean[r]), s = vf_set1(rstd[r]);
-        FOR_WHOLE(i, C) layernorm_at(out + i, in + i, weight + i, bias + i, m, s, VL);
-        layernorm_at(out + rest, in + rest, weight + rest, bias + rest, m, s, C % VL);
+SIMD_INLINE void layernorm_row(enum dtype t, void *out, float *mean, float *rstd, const void *in,
+                               const struct cpu_norm *w) {
+    *mean = row_mean(t, in, w->C);
+    *rstd = 1.0f / sqrtf(row_variance(t, in, *mean, w->C) + w->eps);
+    vf m = vf_set1(*mean), s = vf_set1(*rstd);
+    FOR_WHOLE(i, w->C) layernorm_at(t, out, in, w, m, s, i, VL);
+    layernorm_at(t, out, in, w, m, s, whole(w->C), w->C % VL);
+}
+
+SIMD_INLINE void layernorm_rows(enum dtype t, void *out, float *mean, float *rstd, const void *in,
+                                const struct cpu_norm *w, size_t rows) {
+    for (size_t r = 0; r < rows; r++)
+        layernorm_row(t, row_to(t, out, r, w->C), mean + r, rstd + r, row_of(t, in, r, w->C), w);
+}
+
+SIMD_FN void k_layernorm_forward(enum dtype t, void *out, float *mean, float *rstd, const void *in,
+                                 const struct cpu_norm *w, size_t rows) {
+    BY_DTYPE(t, layernorm_rows, out, mean, rstd, in, w, rows);
+}
+
+SIMD_INLINE void bias_residual_at(enum dtype t, void *sum, const void *residual, const void *in,
+                                  const void *bias, size_t i, size_t n) {
+    vf x = vf_add(vf_get(t, in, i, n), vf_get(t, bias, i, n));
+    vf_put(t, sum, i, vf_add(vf_get(t, residual, i, n), x), n);
+}
+
+/* The norm is that of the sum as it is stored, which lies in the cache. */
+SIMD_INLINE void residual_rows(enum dtype t, void *sum, void *out, float *mean, float *rstd,
+                               const void *residual, const void *in, const void *in_bias,
+                               const struct cpu_norm *w, size_t rows) {
+    size_t C = w->C;
+    for (size_t r = 0; r < rows; r++) {
+        void *s = row_to(t, sum, r, C);
+        const void *x = row_of(t, residual, r, C), *y = row_of(t, in, r, C);
+        FOR_WHOLE(i, C) bias_residual_at(t, s, x, y, in_bias, i, VL);
+        bias_residual_at(t, s, x, y, in_bias, whole(C), C % VL);
+        layernorm_row(t, row_to(t, out, r, C), mean + r, rstd + r, s, w);
     }
+}
+
+SIMD_FN void k_residual_layernorm_forward(enum dtype t, void *sum, void *out, float *mean,
+                                          float *rstd, const void *residual, const void *in,
+                                          const void *in_bias, const struct cpu_norm *w,
+                                          size_t rows) {
+    BY_DTYPE(t, residual_rows, sum, out, mean, rstd, residual, in, in_bias, w, rows);
 }
 
 /* A row of layer norm's backward: g = dout * weight; din = rstd * (g - mean(g) - xhat * mean(g *
  * xhat)). */
 struct norm_row {
+    const void *dout, *in, *weight;
     vf mean, rstd, sum_g, sum_gx, mean_g, mean_gx;
 };
 
-SIMD_INLINE void norm_sums_at(struct norm_row *r, const float *dout, const float *in,
-                              const float *weight, size_t n) {
-    vf g = vf_mul(vf_get(dout, n), vf_get(weight, n)); /* 0 beyond the row */
+SIMD_INLINE void norm_sums_at(enum dtype t, struct norm_row *r, size_t i, size_t n) {
+    vf g = vf_mul(vf_get(t, r->dout, i, n), vf_get(t, r->weight, i, n)); /* 0 beyond the row */
     r->sum_g = vf_add(r->sum_g, g);
-    r->sum_gx = vf_fma(g, vf_mul(vf_sub(vf_get(in, n), r->mean), r->rstd), r->sum_gx);
+    r->sum_gx = vf_fma(g, vf_mul(vf_sub(vf_get(t, r->in, i, n), r->mean), r->rstd), r->sum_gx);
 }
 
-SIMD_INLINE void norm_din_at(const struct norm_row *r, float *din, bool accumulate,
-                             const float *dout, const float *in, const float *weight, size_t n) {
-    vf g = vf_mul(vf_get(dout, n), vf_get(weight, n));
-    vf xhat = vf_mul(vf_sub(vf_get(in, n), r->mean), r->rstd);
+SIMD_INLINE void norm_din_at(enum dtype t, const struct norm_row *r, void *din, bool accumulate,
+                             size_t i, size_t n) {
+    vf g = vf_mul(vf_get(t, r->dout, i, n), vf_get(t, r->weight, i, n));
+    vf xhat = vf_mul(vf_sub(vf_get(t, r->in, i, n), r->mean), r->rstd);
     vf d = vf_mul(r->rstd, vf_sub(vf_sub(g, r->mean_g), vf_mul(xhat, r->mean_gx)));
-    vf_put(din, accumulate ? vf_add(vf_get(din, n), d) : d, n);
+    vf_put(t, din, i, accumulate ? vf_add(vf_get(t, din, i, n), d) : d, n);
 }
 
-SIMD_FN void k_layernorm_backward_in(float *din, bool accumulate, const float *dout,
-                                     const float *in, const float *weight, const float *mean,
-                                     const float *rstd, size_t rows, size_t C) {
+SIMD_INLINE void norm_in_rows(enum dtype t, void *din, bool accumulate, const void *dout,
+                              const void *in, const void *weight, const float *mean,
+                              const float *rstd, size_t rows, size_t C) {
     size_t rest = whole(C), n = C % VL;
-    for (size_t r = 0; r < rows; r++, din += C, dout += C, in += C) {
-        struct norm_row row = {.mean = vf_set1(mean[r]),
+    for (size_t r = 0; r < rows; r++) {
+        void *to = row_to(t, din, r, C);
+        struct norm_row row = {.dout = row_of(t, dout, r, C),
+                               .in = row_of(t, in, r, C),
+                               .weight = weight,
+                               .mean = vf_set1(mean[r]),
                                .rstd = vf_set1(rstd[r]),
                                .sum_g = vf_zero(),
                                .sum_gx = vf_zero()};
-        FOR_WHOLE(i, C) norm_sums_at(&row, dout + i, in + i, weight + i, VL);
-        norm_sums_at(&row, dout + rest, in + rest, weight + rest, n);
+        FOR_WHOLE(i, C) norm_sums_at(t, &row, i, VL);
+        norm_sums_at(t, &row, rest, n);
         row.mean_g = vf_set1(vf_sum(row.sum_g) / (float)C);
         row.mean_gx = vf_set1(vf_sum(row.sum_gx) / (float)C);
-        FOR_WHOLE(i, C) norm_din_at(&row, din + i, accumulate, dout + i, in + i, weight + i, VL);
-        norm_din_at(&row, din + rest, accumulate, dout + rest, in + rest, weight + rest, n);
+        FOR_WHOLE(i, C) norm_din_at(t, &row, to, accumulate, i, VL);
+        norm_din_at(t, &row, to, accumulate, rest, n);
     }
 }
 
-SIMD_INLINE void norm_params_at(float *dweight, float *dbias, const float *dout, const float *in,
-                                const float *mean, const float *rstd, size_t rows, size_t C,
+SIMD_FN void k_layernorm_backward_in(enum dtype t, void *din, bool accumulate, const void *dout,
+                                     const void *in, const void *weight, const float *mean,
+                                     const float *rstd, size_t rows, size_t C) {
+    BY_DTYPE(t, norm_in_rows, din, accumulate, dout, in, weight, mean, rstd, rows, C);
+}
+
+/* p[i ...] of g += x, which is rounded once: the sums of a whole column come here. */
+SIMD_INLINE void grad_add(enum dtype g, void *p, size_t i, vf x, size_t n) {
+    vf_put(g, p, i, vf_add(vf_get(g, p, i, n), x), n);
+}
+
+/* Sums over rows go by columns, STRIPE vectors at once: several chains, whole cache lines. */
+enum { STRIPE = 4 };
+
+SIMD_INLINE void norm_params_at(enum dtype t, enum dtype g, void *dweight, void *dbias,
+                                const void *dout, const void *in, const float *mean,
+                                const float *rstd, size_t rows, size_t C, size_t c, size_t vectors,
                                 size_t n) {
-    vf dw = vf_zero(), db = vf_zero();
+    vf dw[STRIPE] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()}, db[STRIPE];
+    for (size_t j = 0; j < STRIPE; j++)
+        db[j] = vf_zero();
     for (size_t r = 0; r < rows; r++) {
-        vf g = vf_get(dout + r * C, n), x = vf_get(in + r * C, n);
-        dw = vf_fma(g, vf_mul(vf_sub(x, vf_set1(mean[r])), vf_set1(rstd[r])), dw);
-        db = vf_add(db, g);
+        vf m = vf_set1(mean[r]), s = vf_set1(rstd[r]);
+        for (size_t j = 0; j < vectors; j++) {
+            size_t at = r * C + c + j * VL;
+            vf d = vf_get(t, dout, at, n), x = vf_get(t, in, at, n);
+            dw[j] = vf_fma(d, vf_mul(vf_sub(x, m), s), dw[j]);
+            db[j] = vf_add(db[j], d);
+        }
     }
-    vf_put(dweight, vf_add(vf_get(dweight, n), dw), n);
-    vf_put(dbias, vf_add(vf_get(dbias, n), db), n);
+    for (size_t j = 0; j < vectors; j++) {
+        grad_add(g, dweight, c + j * VL, dw[j], n);
+        grad_add(g, dbias, c + j * VL, db[j], n);
+    }
 }
 
-SIMD_FN void k_layernorm_backward_params(float *dweight, float *dbias, const float *dout,
-                                         const float *in, const float *mean, const float *rstd,
-                                         size_t rows, size_t C, size_t first, size_t count) {
+SIMD_INLINE void norm_params(enum dtype t, enum dtype g, void *dweight, void *dbias,
+                             const void *dout, const void *in, const float *mean, const float *rstd,
+                             size_t rows, size_t C, size_t first, size_t count) {
     size_t c = first, end = first + count;
+    for (; c + STRIPE * VL <= end; c += STRIPE * VL)
+        norm_params_at(t, g, dweight, dbias, dout, in, mean, rstd, rows, C, c, STRIPE, VL);
     for (; c + VL <= end; c += VL)
-        norm_params_at(dweight + c, dbias + c, dout + c, in + c, mean, rstd, rows, C, VL);
+        norm_params_at(t, g, dweight, dbias, dout, in, mean, rstd, rows, C, c, 1, VL);
     if (c < end)
-        norm_params_at(dweight + c, dbias + c, dout + c, in + c, mean, rstd, rows, C, end - c);
+        norm_params_at(t, g, dweight, dbias, dout, in, mean, rstd, rows, C, c, 1, end - c);
 }
 
-SIMD_INLINE void column_sums_at(float *sums, const float *in, size_t rows, size_t C, size_t n) {
-    vf acc = vf_zero();
+SIMD_FN void k_layernorm_backward_params(enum dtype t, enum dtype g, void *dweight, void *dbias,
+                                         const void *dout, const void *in, const float *mean,
+                                         const float *rstd, size_t rows, size_t C, size_t first,
+                                         size_t count) {
+    BY_DTYPE(t, norm_params, g, dweight, dbias, dout, in, mean, rstd, rows, C, first, count);
+}
+
+SIMD_INLINE void column_sums_at(enum dtype t, enum dtype g, void *sums, const void *in, size_t rows,
+                                size_t C, size_t c, size_t vectors, size_t n) {
+    vf acc[STRIPE] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
     for (size_t r = 0; r < rows; r++)
-        acc = vf_add(acc, vf_get(in + r * C, n));
-    vf_put(sums, vf_add(vf_get(sums, n), acc), n);
+        for (size_t j = 0; j < vectors; j++)
+            acc[j] = vf_add(acc[j], vf_get(t, in, r * C + c + j * VL, n));
+    for (size_t j = 0; j < vectors; j++)
+        grad_add(g, sums, c + j * VL, acc[j], n);
 }
 
-SIMD_FN void k_column_sums(float *sums, const float *in, size_t rows, size_t C, size_t first,
-                           size_t count) {
+SIMD_INLINE void column_sums(enum dtype t, enum dtype g, void *sums, const void *in, size_t rows,
+                             size_t C, size_t first, size_t count) {
     size_t c = first, end = first + count;
-    for (; c + 4 * VL <= end; c += 4 * VL) { /* several chains, whole cache lines */
-        vf acc[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
-        for (size_t r = 0; r < rows; r++)
-            for (size_t j = 0; j < 4; j++)
-                acc[j] = vf_add(acc[j], vf_load(in + r * C + c + j * VL));
-        for (size_t j = 0; j < 4; j++)
-            vf_store(sums + c + j * VL, vf_add(vf_load(sums + c + j * VL), acc[j]));
-    }
+    for (; c + STRIPE * VL <= end; c += STRIPE * VL)
+        column_sums_at(t, g, sums, in, rows, C, c, STRIPE, VL);
     for (; c + VL <= end; c += VL)
-        column_sums_at(sums + c, in + c, rows, C, VL);
+        column_sums_at(t, g, sums, in, rows, C, c, 1, VL);
     if (c < end)
-        column_sums_at(sums + c, in + c, rows, C, end - c);
+        column_sums_at(t, g, sums, in, rows, C, c, 1, end - c);
+}
+
+SIMD_FN void k_column_sums(enum dtype t, enum dtype g, void *sums, const void *in, size_t rows,
+                           size_t C, size_t first, size_t count) {
+    BY_DTYPE(t, column_sums, g, sums, in, rows, C, first, count);
 }
 
 /* gelu_new: x * (1 + tanh(u)) / 2 = x / (1 + exp(-2u)), u = sqrt(2 / pi) * (x + 0.044715 x^3)
@@ -219,164 +353,55 @@ SIMD_INLINE vf gelu_exp(vf x) {
     return vf_exp(vf_mul(x, k));
 }
 
-SIMD_INLINE void gelu_at(float *out, const float *pre, size_t n) {
-    vf x = vf_get(pre, n);
-    vf_put(out, vf_div(x, vf_add(vf_set1(1.0f), gelu_exp(x))), n);
+SIMD_INLINE void gelu_at(enum dtype t, void *out, const void *pre, size_t i, size_t n) {
+    vf x = vf_get(t, pre, i, n);
+    vf_put(t, out, i, vf_div(x, vf_add(vf_set1(1.0f), gelu_exp(x))), n);
 }
 
-SIMD_INLINE void bias_gelu_at(float *out, float *pre, const float *bias, size_t n) {
-    vf x = vf_add(vf_get(pre, n), vf_get(bias, n));
-    vf_put(pre, x, n);
-    vf_put(out, vf_div(x, vf_add(vf_set1(1.0f), gelu_exp(x))), n);
+SIMD_INLINE void bias_gelu_at(enum dtype t, void *out, void *pre, const void *bias, size_t i,
+                              size_t n) {
+    vf x = vf_add(vf_get(t, pre, i, n), vf_get(t, bias, i, n));
+    vf_put(t, pre, i, x, n);
+    if (t != DTYPE_F32)
+        x = vf_get(t, pre, i, n);
+    vf_put(t, out, i, vf_div(x, vf_add(vf_set1(1.0f), gelu_exp(x))), n);
 }
 
-SIMD_FN void k_bias_gelu_forward(float *out, float *pre, const float *bias, size_t rows, size_t C) {
+SIMD_INLINE void bias_gelu_rows(enum dtype t, void *out, void *pre, const void *bias, size_t rows,
+                                size_t C) {
     size_t rest = whole(C), n = C % VL;
-    for (size_t r = 0; r < rows; r++, out += C, pre += C) {
+    for (size_t r = 0; r < rows; r++) {
+        void *to = row_to(t, out, r, C), *x = row_to(t, pre, r, C);
         if (bias != NULL) {
-            FOR_WHOLE(i, C) bias_gelu_at(out + i, pre + i, bias + i, VL);
-            bias_gelu_at(out + rest, pre + rest, bias + rest, n);
+            FOR_WHOLE(i, C) bias_gelu_at(t, to, x, bias, i, VL);
+            bias_gelu_at(t, to, x, bias, rest, n);
         } else {
-            FOR_WHOLE(i, C) gelu_at(out + i, pre + i, VL);
-            gelu_at(out + rest, pre + rest, n);
+            FOR_WHOLE(i, C) gelu_at(t, to, x, i, VL);
+            gelu_at(t, to, x, rest, n);
         }
     }
 }
 
+SIMD_FN void k_bias_gelu_forward(enum dtype t, void *out, void *pre, const void *bias, size_t rows,
+                                 size_t C) {
+    BY_DTYPE(t, bias_gelu_rows, out, pre, bias, rows, C);
+}
+
 /* d/dx (x s) = s + x s (1 - s) 2 du/dx, s = 1 / (1 + e), 1 - s = e s, e = exp(-2u) */
-SIMD_INLINE void gelu_backward_at(float *inout, const float *pre, size_t n) {
-    vf x = vf_get(pre, n), one = vf_set1(1.0f);
+SIMD_INLINE void gelu_backward_at(enum dtype t, void *inout, const void *pre, size_t i, size_t n) {
+    vf x = vf_get(t, pre, i, n), one = vf_set1(1.0f);
     vf e = gelu_exp(x), s = vf_div(one, vf_add(one, e));
     vf two_du = vf_fma(vf_mul(x, x), vf_set1(6.0f * 0.7978845608028654f * 0.044715f),
                        vf_set1(2.0f * 0.7978845608028654f));
     vf slope = vf_mul(s, vf_fma(vf_mul(x, two_du), vf_mul(e, s), one));
-    vf_put(inout, vf_mul(vf_get(inout, n), slope), n);
+    vf_put(t, inout, i, vf_mul(vf_get(t, inout, i, n), slope), n);
 }
 
-SIMD_FN void k_gelu_backward(float *inout, const float *pre, size_t elems) {
-    size_t rest = whole(elems);
-    FOR_WHOLE(i, elems) gelu_backward_at(inout + i, pre + i, VL);
-    gelu_backward_at(inout + rest, pre + rest, elems % VL);
+SIMD_INLINE void gelu_backward(enum dtype t, void *inout, const void *pre, size_t elems) {
+    FOR_WHOLE(i, elems) gelu_backward_at(t, inout, pre, i, VL);
+    gelu_backward_at(t, inout, pre, whole(elems), elems % VL);
 }
 
-SIMD_INLINE float row_max(const float *x, size_t elems) {
-    vf a = vf_set1(-INFINITY), b = a;
-    size_t i = 0;
-    for (; i + 2 * VL <= elems; i += 2 * VL) {
-        a = vf_max(a, vf_load(x + i));
-        b = vf_max(b, vf_load(x + i + VL));
-    }
-    float m = vf_max_across(vf_max(a, b));
-    for (; i < elems; i++)
-        m = x[i] > m ? x[i] : m;
-    return m;
-}
-
-/* out = exp(x - shift), returns its sum; out NULL: the sum alone */
-SIMD_INLINE double row_exp(float *out, const float *x, size_t elems, float shift) {
-    vf s = vf_set1(shift), a = vf_zero(), b = a;
-    size_t i = 0;
-    for (; i + 2 * VL <= elems; i += 2 * VL) {
-        vf p = vf_exp(vf_sub(vf_load(x + i), s)), q = vf_exp(vf_sub(vf_load(x + i + VL), s));
-        a = vf_add(a, p);
-        b = vf_add(b, q);
-        if (out != NULL) {
-            vf_store(out + i, p);
-            vf_store(out + i + VL, q);
-        }
-    }
-    double sum = (double)vf_sum(a) + (double)vf_sum(b);
-    for (; i < elems; i += VL) {
-        size_t n = elems - i < VL ? elems - i : VL;
-        float rest[VL] = {0};
-        vf_store(rest, vf_exp(vf_sub(vf_load_part(x + i, n), s)));
-        for (size_t j = 0; j < n; j++) {
-            sum += rest[j];
-            if (out != NULL)
-                out[i + j] = rest[j];
-        }
-    }
-    return sum;
-}
-
-SIMD_INLINE void row_scale(float *x, size_t elems, float factor) {
-    vf f = vf_set1(factor);
-    size_t rest = whole(elems);
-    FOR_WHOLE(i, elems) vf_store(x + i, vf_mul(vf_load(x + i), f));
-    vf_put(x + rest, vf_mul(vf_get(x + rest, elems % VL), f), elems % VL);
-}
-
-SIMD_FN void k_softmax_xent(float *losses, float *logits, const int32_t *targets, size_t rows,
-                            size_t V, float scale, bool backward) {
-    for (size_t r = 0; r < rows; r++, logits += V) {
-        size_t target = (size_t)targets[r];
-        float shift = row_max(logits, V), at_target = logits[target];
-        double sum = row_exp(backward ? logits : NULL, logits, V, shift);
-        losses[r] = (float)(scale * (log(sum) + shift - at_target));
-        if (!backward)
-            continue;
-        row_scale(logits, V, (float)(scale / sum));
-        logits[target] -= scale;
-    }
-}
-
-SIMD_FN double k_sum(const float *in, size_t elems) {
-    vd a = vd_zero(), b = vd_zero();
-    size_t i = 0;
-    for (; i + 2 * VL <= elems; i += 2 * VL) {
-        a = vd_add(a, vf_load(in + i));
-        b = vd_add(b, vf_load(in + i + VL));
-    }
-    double sum = vd_sum(a) + vd_sum(b);
-    for (; i < elems; i++)
-        sum += in[i];
-    return sum;
-}
-
-SIMD_FN double k_sum_squares(const float *in, size_t elems) {
-    vd a = vd_zero(), b = vd_zero();
-    size_t i = 0;
-    for (; i + 2 * VL <= elems; i += 2 * VL) {
-        a = vd_add_square(a, vf_load(in + i));
-        b = vd_add_square(b, vf_load(in + i + VL));
-    }
-    double sum = vd_sum(a) + vd_sum(b);
-    for (; i < elems; i++)
-        sum += (double)in[i] * in[i];
-    return sum;
-}
-
-/* The factors of AdamW, in the order in which they are used. */
-struct adamw_factors {
-    vf grad_scale, rest1, beta2, rest2, inv_sqrt_correction2, eps, keep, step;
-};
-
-SIMD_INLINE void adamw_at(const struct adamw_factors *f, float *param, float *exp_avg,
-                          float *exp_avg_sq, const float *grad, size_t n) {
-    vf g = vf_mul(vf_get(grad, n), f->grad_scale);
-    vf m = vf_get(exp_avg, n);
-    m = vf_fma(f->rest1, vf_sub(g, m), m);
-    vf v = vf_fma(vf_mul(g, g), f->rest2, vf_mul(vf_get(exp_avg_sq, n), f->beta2));
-    vf_put(exp_avg, m, n);
-    vf_put(exp_avg_sq, v, n);
-    vf denominator = vf_fma(vf_sqrt(v), f->inv_sqrt_correction2, f->eps);
-    vf p = vf_mul(vf_get(param, n), f->keep);
-    vf_put(param, vf_fma(f->step, vf_div(m, denominator), p), n);
-}
-
-SIMD_FN void k_adamw(float *param, float *exp_avg, float *exp_avg_sq, const float *grad,
-                     size_t elems, const struct dev_adamw *a) {
-    struct adamw_factors f = {
-        .grad_scale = vf_set1((float)a->grad_scale),
-        .rest1 = vf_set1((float)(1.0 - a->beta1)),
-        .beta2 = vf_set1((float)a->beta2),
-        .rest2 = vf_set1((float)(1.0 - a->beta2)),
-        .inv_sqrt_correction2 = vf_set1((float)(1.0 / sqrt(a->correction2))),
-        .eps = vf_set1((float)a->eps),
-        .keep = vf_set1((float)(1.0 - a->lr * a->weight_decay)),
-        .step = vf_set1((float)(-a->lr / a->correction1)),
-    };
-    size_t rest = whole(elems);
-    FOR_WHOLE(i, elems) adamw_at(&f, param + i, exp_avg + i, exp_avg_sq + i, grad + i, VL);
-    adamw_at(&f, param + rest, exp_avg + rest, exp_avg_sq + rest, grad + rest, elems % VL);
+SIMD_FN void k_gelu_backward(enum dtype t, void *inout, const void *pre, size_t elems) {
+    BY_DTYPE(t, gelu_backward, inout, pre, elems);
 }

@@ -11,7 +11,11 @@
 
 #include "device/cpu/kernels_body.h"
 
+#include "device/cpu/loss_body.h"
+
 #include "device/cpu/attention_body.h"
+
+#include "device/cpu/gemm_body.h"
 
 #include "device/cpu/table_body.h"
 

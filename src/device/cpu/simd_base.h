@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "tensor/dtype.h"
+
 #define SIMD_NAME "base"
 #define SIMD_FN static
 #define SIMD_INLINE static inline __attribute__((always_inline, unused))
@@ -37,6 +39,19 @@ SIMD_INLINE void vf_store_part(float *p, vf x, size_t n) {
     for (size_t i = 0; i < n; i++)
         p[i] = x[i];
 }
+/* bf16: as vf_load and vf_store, rounded to nearest even. */
+SIMD_INLINE vf vf_load_bf16_part(const uint16_t *p, size_t n) {
+    vf x = vf_zero();
+    for (size_t i = 0; i < n; i++)
+        x[i] = bf16_to_f32(p[i]);
+    return x;
+}
+SIMD_INLINE vf vf_load_bf16(const uint16_t *p) { return vf_load_bf16_part(p, VL); }
+SIMD_INLINE void vf_store_bf16_part(uint16_t *p, vf x, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        p[i] = bf16_from_f32(x[i]);
+}
+SIMD_INLINE void vf_store_bf16(uint16_t *p, vf x) { vf_store_bf16_part(p, x, VL); }
 SIMD_INLINE vf vf_add(vf a, vf b) { return a + b; }
 SIMD_INLINE vf vf_sub(vf a, vf b) { return a - b; }
 SIMD_INLINE vf vf_mul(vf a, vf b) { return a * b; }

@@ -4,6 +4,7 @@
 
 #include <immintrin.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define SIMD_NAME "avx2"
 #define SIMD_FN static __attribute__((target("avx2,fma")))
@@ -29,6 +30,33 @@ SIMD_INLINE vf vf_load_part(const float *p, size_t n) {
 }
 SIMD_INLINE void vf_store_part(float *p, vf x, size_t n) {
     _mm256_maskstore_ps(p, vf_part_mask(n), x);
+}
+/* bf16: as vf_load and vf_store, rounded to nearest even. */
+SIMD_INLINE vf vf_load_bf16(const uint16_t *p) {
+    __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+}
+SIMD_INLINE vf vf_load_bf16_part(const uint16_t *p, size_t n) {
+    uint16_t part[VL] = {0};
+    for (size_t i = 0; i < n; i++)
+        part[i] = p[i];
+    return vf_load_bf16(part);
+}
+SIMD_INLINE void vf_store_bf16(uint16_t *p, vf x) {
+    __m256i bits = _mm256_castps_si256(x), upper = _mm256_srli_epi32(bits, 16);
+    __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+    __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    __m256i r = _mm256_blendv_epi8(_mm256_srli_epi32(up, 16),
+                                   _mm256_or_si256(upper, _mm256_set1_epi32(0x40)), nan);
+    r = _mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0x08);
+    _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(r));
+}
+SIMD_INLINE void vf_store_bf16_part(uint16_t *p, vf x, size_t n) {
+    uint16_t part[VL];
+    vf_store_bf16(part, x);
+    for (size_t i = 0; i < n; i++)
+        p[i] = part[i];
 }
 SIMD_INLINE vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
 SIMD_INLINE vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }

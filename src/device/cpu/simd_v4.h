@@ -4,6 +4,7 @@
 
 #include <immintrin.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define SIMD_NAME "avx512"
 #define SIMD_FN static __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma")))
@@ -26,6 +27,32 @@ SIMD_INLINE vf vf_load_part(const float *p, size_t n) {
 }
 SIMD_INLINE void vf_store_part(float *p, vf x, size_t n) {
     _mm512_mask_storeu_ps(p, vf_part_mask(n), x);
+}
+/* bf16: as vf_load and vf_store, rounded to nearest even; not by the instruction for it, which
+ * takes denormals for zeros. */
+SIMD_INLINE vf vf_widen_bf16(__m256i x) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
+SIMD_INLINE __m256i vf_narrow_bf16(vf x) {
+    __m512i bits = _mm512_castps_si512(x), upper = _mm512_srli_epi32(bits, 16);
+    __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+    __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __m512i r =
+        _mm512_mask_or_epi32(_mm512_srli_epi32(up, 16), _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
+                             upper, _mm512_set1_epi32(0x40));
+    return _mm512_cvtepi32_epi16(r);
+}
+SIMD_INLINE vf vf_load_bf16(const uint16_t *p) {
+    return vf_widen_bf16(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+SIMD_INLINE vf vf_load_bf16_part(const uint16_t *p, size_t n) {
+    return vf_widen_bf16(_mm256_maskz_loadu_epi16(vf_part_mask(n), p));
+}
+SIMD_INLINE void vf_store_bf16(uint16_t *p, vf x) {
+    _mm256_storeu_si256((__m256i *)(void *)p, vf_narrow_bf16(x));
+}
+SIMD_INLINE void vf_store_bf16_part(uint16_t *p, vf x, size_t n) {
+    _mm256_mask_storeu_epi16(p, vf_part_mask(n), vf_narrow_bf16(x));
 }
 SIMD_INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 SIMD_INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
