@@ -16,9 +16,8 @@
 #include "device/cuda/kernels.h"
 #include "device/device.h"
 
-#ifdef GFS_EMULATION
-#define CUDA_DEVICE_NAME "emulated"
-#else
+/* The emulated plugin is compiled with another. */
+#ifndef CUDA_DEVICE_NAME
 #define CUDA_DEVICE_NAME "cuda"
 #endif
 
