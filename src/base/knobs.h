@@ -32,12 +32,16 @@ struct config {
     /* resume */
     char data[KNOB_PATHS_BYTES]; /* paths separated by newlines */
     uint64_t ranks;
-    uint64_t threads;     /* a rank; 0: cores / ranks */
-    uint64_t micro_batch; /* sequences a rank computes at once; 0: chosen */
-    char wrap[64];        /* none | block | size:MIN_PARAMS */
-    char comm[16];        /* auto | self | node | mpi */
-    char device[16];      /* cpu */
-    uint64_t steps;       /* the target */
+    uint64_t threads;               /* a rank; 0: cores / ranks */
+    uint64_t micro_batch;           /* sequences a rank computes at once; 0: chosen */
+    char wrap[64];                  /* none | block | size:MIN_PARAMS */
+    char comm[16];                  /* auto | self | node | mpi | nccl */
+    double comm_timeout;            /* seconds */
+    char device[16];                /* auto | cpu | cuda */
+    char dtype[8], reduce_dtype[8]; /* f32 | bf16 */
+    char tensor_cores[8];           /* auto | on | off */
+    char offload[KNOB_TEXT_BYTES];  /* none | optimizer=host | optimizer=file:DIR */
+    uint64_t steps;                 /* the target */
     bool allow_other;
     bool direct_io;
     /* live */

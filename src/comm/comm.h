@@ -36,6 +36,8 @@ enum { COMM_GRAD_SLOTS = 3 };
 int comm_world_init(uint32_t expected_world_size, uint32_t *rank, uint32_t *world_size,
                     struct err *err);
 void comm_world_finalize(void);
+/* This rank among those of its host. A collective, after comm_world_init. */
+int comm_world_local(uint32_t *local_rank, uint32_t *local_size, struct err *err);
 /* ends the whole world at once */
 void comm_world_abort(int status) __attribute__((noreturn));
 

@@ -96,23 +96,41 @@ void comm_world_abort(int status) {
     _Exit(status);
 }
 
-int world_is_one_host(bool *one_host, struct err *err) {
+/* This rank among the ranks that share memory. */
+static int host_place(int *rank, int *size, struct err *err) {
     MPI_Comm host = MPI_COMM_NULL;
-    int size = 0, host_size = 0;
+    int rc = mpi_check_err(
+        MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
+        "MPI_Comm_split_type", err);
+    if (rc != 0)
+        return rc;
+    rc = mpi_check_err(MPI_Comm_size(host, size), "MPI_Comm_size", err);
+    if (rc == 0)
+        rc = mpi_check_err(MPI_Comm_rank(host, rank), "MPI_Comm_rank", err);
+    (void)MPI_Comm_free(&host);
+    return rc;
+}
+
+int world_is_one_host(bool *one_host, struct err *err) {
+    int size = 0, host_size = 0, host_rank = 0;
     int rc = world_start(err);
     if (rc == 0)
         rc = mpi_check_err(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size", err);
     if (rc == 0)
-        rc = mpi_check_err(
-            MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
-            "MPI_Comm_split_type", err);
-    if (rc != 0)
-        return rc;
-    rc = mpi_check_err(MPI_Comm_size(host, &host_size), "MPI_Comm_size", err);
-    (void)MPI_Comm_free(&host);
+        rc = host_place(&host_rank, &host_size, err);
     if (rc != 0)
         return rc;
     /* Every rank sees a part of the world or all of it: equal sizes mean the same on all ranks. */
     *one_host = host_size == size;
     return 0;
+}
+
+int comm_world_local(uint32_t *local_rank, uint32_t *local_size, struct err *err) {
+    int started = 0, rank = 0, size = 1;
+    int rc = mpi_check_err(MPI_Initialized(&started), "MPI_Initialized", err);
+    if (rc == 0 && started)
+        rc = host_place(&rank, &size, err);
+    *local_rank = (uint32_t)rank;
+    *local_size = (uint32_t)size;
+    return rc;
 }

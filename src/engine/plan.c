@@ -73,12 +73,12 @@ static void plan_units(const struct layout *l) {
     }
 }
 
-static void plan_memory(const struct layout *l, uint64_t arena_bytes, uint64_t micro,
-                        uint64_t seq_len) {
-    uint64_t shard = 0, largest = 0, second = 0;
+static void plan_memory(const struct layout *l, enum dtype t, enum dtype g, uint64_t arena_bytes,
+                        uint64_t micro, uint64_t seq_len) {
+    uint64_t shard = 0, largest = 0, second = 0; /* elements */
     for (uint32_t u = 0; u < l->unit_count; u++) {
-        uint64_t full = l->units[u].shard_elems * l->world_size * TENSOR_ELEM_BYTES;
-        shard += l->units[u].shard_elems * TENSOR_ELEM_BYTES;
+        uint64_t full = l->units[u].shard_elems * l->world_size;
+        shard += l->units[u].shard_elems;
         if (u == 0)
             continue;
         if (full > largest) {
@@ -88,21 +88,28 @@ static void plan_memory(const struct layout *l, uint64_t arena_bytes, uint64_t m
             second = full;
         }
     }
-    uint64_t root = l->units[0].shard_elems * l->world_size * TENSOR_ELEM_BYTES;
-    uint64_t gathered = root + largest + second;
+    uint64_t gathered = l->units[0].shard_elems * l->world_size + largest + second;
+    uint64_t copy_bytes = t == DTYPE_F32 ? 0 : shard * dtype_bytes(t);
+    uint64_t shard_bytes = shard * TENSOR_ELEM_BYTES;
+    char line[64];
     printf("\nbytes a rank of %u\n", l->world_size);
-    plan_bytes("params (shard, f32)", shard);
-    plan_bytes("grads (shard, f32)", shard);
-    plan_bytes("exp_avg (shard, f32)", shard);
-    plan_bytes("exp_avg_sq (shard, f32)", shard);
-    plan_bytes("gathered: root and two units", gathered);
-    plan_bytes("their gradients", gathered);
-    char activations[64];
-    snprintf(activations, sizeof(activations), "activations of %llu x %llu tokens",
-             (unsigned long long)micro, (unsigned long long)seq_len);
-    plan_bytes(activations, arena_bytes);
-    plan_bytes("sum", 4 * shard + 2 * gathered + arena_bytes);
-    plan_bytes("more while a pin or a snapshot is held", 4 * shard);
+    plan_bytes("params (shard, f32)", shard_bytes);
+    plan_bytes("grads (shard, f32)", shard_bytes);
+    plan_bytes("exp_avg (shard, f32)", shard_bytes);
+    plan_bytes("exp_avg_sq (shard, f32)", shard_bytes);
+    snprintf(line, sizeof(line), "params as gathered (shard, %s)", dtype_name(t));
+    if (copy_bytes > 0)
+        plan_bytes(line, copy_bytes);
+    snprintf(line, sizeof(line), "gathered: root and two units (%s)", dtype_name(t));
+    plan_bytes(line, gathered * dtype_bytes(t));
+    snprintf(line, sizeof(line), "their gradients (%s)", dtype_name(g));
+    plan_bytes(line, gathered * dtype_bytes(g));
+    snprintf(line, sizeof(line), "activations of %llu x %llu tokens (%s)",
+             (unsigned long long)micro, (unsigned long long)seq_len, dtype_name(t));
+    plan_bytes(line, arena_bytes);
+    plan_bytes("sum", 4 * shard_bytes + copy_bytes + gathered * (dtype_bytes(t) + dtype_bytes(g)) +
+                          arena_bytes);
+    plan_bytes("more while a pin or a snapshot is held", 4 * shard_bytes);
 }
 
 static int plan_print(struct config *c, struct err *err) {
@@ -127,7 +134,7 @@ static int plan_print(struct config *c, struct err *err) {
     rc = wrap_layout(c->wrap, specs, count, model_modules(m), model_module_count(m),
                      (uint32_t)c->ranks, &l, err);
     if (rc == 0)
-        rc = device_cpu.open(1, &dev, err);
+        rc = device_cpu.open(&(struct device_args){.threads = 1}, &dev, err);
     if (rc != 0)
         goto out;
     uint64_t seq_len = c->seq_len != 0 ? c->seq_len : model_context(m);
@@ -137,7 +144,10 @@ static int plan_print(struct config *c, struct err *err) {
            c->model, model_kind(m), (unsigned long long)layout_numel(&l), l.tensor_count,
            model_vocab(m), model_context(m), c->wrap);
     plan_units(&l);
-    plan_memory(&l, model_arena_bytes(m, &device_cpu, dev, micro, seq_len), micro, seq_len);
+    enum dtype t = strcmp(c->dtype, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
+    enum dtype g = strcmp(c->reduce_dtype, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
+    plan_memory(&l, t, g, model_arena_bytes(m, &device_cpu, dev, t, micro, seq_len), micro,
+                seq_len);
     uint64_t state_bytes = 16 * layout_numel(&l);
     printf("\nstate of the world: %llu bytes (16 a parameter)\n", (unsigned long long)state_bytes);
 out:

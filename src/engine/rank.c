@@ -43,7 +43,8 @@ struct rank {
     struct rank_shared shared;
     struct service *service;
     const struct device_ops *device;
-    const struct comm_ops *comm_ops;
+    char device_note[256];           /* why it is the CPU, where that was left to us */
+    const struct comm_ops *comm_ops; /* the trainer's */
     struct trainer *trainer;
     struct agenda *agenda;
     uint64_t gen, step;
@@ -185,13 +186,15 @@ static int rank_build(struct rank *r, struct err *err) {
     if (rc == 0)
         rc = rank_data(r, err);
     if (rc == 0)
-        rc = device_find(r->config.device, &r->device, err);
-    if (rc == 0)
-        rc = comm_find(r->config.comm, r->world_size, &r->comm_ops, err);
+        rc = device_find(r->config.device, &r->device, r->device_note, sizeof(r->device_note), err);
     if (rc == 0)
         rc = arrays_open(&r->layout, r->rank, &r->arrays, err);
     if (rc == 0)
         rc = rank_service(r, err);
+    if (rc != 0)
+        return rc;
+    uint32_t local_rank = 0, local_size = 1;
+    rc = comm_world_local(&local_rank, &local_size, err);
     if (rc != 0)
         return rc;
     struct trainer_args args = {.config = &r->config,
@@ -199,13 +202,16 @@ static int rank_build(struct rank *r, struct err *err) {
                                 .layout = &r->layout,
                                 .rank = r->rank,
                                 .world_size = r->world_size,
+                                .local_rank = local_rank,
+                                .local_size = local_size,
                                 .ops = r->device,
-                                .comm = r->comm_ops,
                                 .data = r->data,
                                 .arrays = r->arrays,
                                 .phase = &r->shared.phase,
                                 .micro = &r->shared.micro};
     rc = trainer_open(&args, &r->trainer, err);
+    if (rc == 0)
+        r->comm_ops = trainer_comm_ops(r->trainer);
     r->agenda = calloc(1, sizeof(*r->agenda));
     if (rc == 0 && r->agenda == NULL)
         rc = err_set(err, ENOMEM, "no memory for the agenda");

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/plugin_find.h"
 #include "engine/trainer_parts.h"
 #include "wire/msg.h"
 
@@ -107,8 +108,26 @@ static int trainer_check(const struct trainer *t, struct err *err) {
     return 0;
 }
 
-static int device_open(struct trainer *t, struct err *err) {
-    int rc = t->ops->open(trainer_threads(t), &t->dev, err);
+/* Own kernels on tensor cores: "auto" will be true of architectures where they are confirmed, and
+ * none is yet. */
+static bool tensor_cores_wanted(const struct config *c) {
+    return strcmp(c->tensor_cores, "on") == 0;
+}
+
+static int dtypes_choose(struct trainer *t, struct err *err) {
+    t->dtype = strcmp(t->config.dtype, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
+    t->grad_dtype = strcmp(t->config.reduce_dtype, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
+    if (t->dtype == DTYPE_F32 && t->grad_dtype == DTYPE_BF16)
+        return err_set(err, EINVAL, "reduce_dtype = bf16 needs dtype = bf16, and that is f32");
+    return t->ops->supports(t->dev, t->dtype, err);
+}
+
+static int device_open(struct trainer *t, const struct trainer_args *args, struct err *err) {
+    struct device_args device = {.threads = trainer_threads(t),
+                                 .local_rank = args->local_rank,
+                                 .local_size = args->local_size,
+                                 .tensor_cores = tensor_cores_wanted(&t->config)};
+    int rc = t->ops->open(&device, &t->dev, err);
     for (uint32_t s = 0; s < DEV_STREAM_TAKE && rc == 0; s++) {
         rc = t->ops->stream_open(t->dev, s, &t->streams[s]);
         if (rc != 0)
@@ -117,14 +136,27 @@ static int device_open(struct trainer *t, struct err *err) {
     return rc;
 }
 
-static int trainer_comm_open(struct trainer *t, struct err *err) {
+static int trainer_comm_open(struct trainer *t, const struct comm_ops *comm, struct err *err) {
     uint64_t *shard_elems = calloc((size_t)t->unit_count + 1, sizeof *shard_elems);
     if (shard_elems == NULL)
         return err_set(err, ENOMEM, "no memory for the communicator");
     for (uint32_t u = 0; u < t->unit_count; u++)
         shard_elems[u] = t->layout->units[u].shard_elems;
-    int rc = t->comm_ops->open(t->rank, t->world_size, shard_elems, t->unit_count, t->ops, t->dev,
-                               &t->comm, err);
+    struct comm_args args = {.rank = t->rank,
+                             .world_size = t->world_size,
+                             .shard_elems = shard_elems,
+                             .unit_count = t->unit_count,
+                             .param_dtype = t->dtype,
+                             .reduce_dtype = t->grad_dtype,
+                             .ops = t->ops,
+                             .dev = t->dev,
+                             .collectives = plugin_collectives(t->ops),
+                             .timeout_s = t->config.comm_timeout};
+    int rc = comm != NULL ? 0 : comm_find(t->config.comm, &args, &comm, err);
+    if (rc == 0) {
+        t->comm_ops = comm;
+        rc = comm->open(&args, &t->comm, err);
+    }
     free(shard_elems);
     return rc;
 }
@@ -139,7 +171,6 @@ int trainer_open(const struct trainer_args *args, struct trainer **out, struct e
     t->rank = args->rank;
     t->world_size = args->world_size;
     t->ops = args->ops;
-    t->comm_ops = args->comm;
     t->data = args->data;
     t->arrays = args->arrays;
     t->phase = args->phase;
@@ -155,9 +186,11 @@ int trainer_open(const struct trainer_args *args, struct trainer **out, struct e
     if (rc == 0)
         rc = optimizer_plan(t, err);
     if (rc == 0)
-        rc = device_open(t, err);
+        rc = device_open(t, args, err);
     if (rc == 0)
-        rc = trainer_comm_open(t, err);
+        rc = dtypes_choose(t, err);
+    if (rc == 0)
+        rc = trainer_comm_open(t, args->comm, err);
     if (rc == 0)
         rc = trainer_memory_open(t, err);
     if (rc != 0) {
@@ -187,6 +220,10 @@ void trainer_close(struct trainer *t) {
 struct comm *trainer_comm(struct trainer *t) {
     return t->comm;
 }
+const struct comm_ops *trainer_comm_ops(const struct trainer *t) { return t->comm_ops; }
+struct device *trainer_device(struct trainer *t) {
+    return t->dev;
+}
 
 void trainer_microbatch(const struct trainer *t, uint64_t *sequences, uint64_t *seq_len,
                         uint64_t *micro_count) {
@@ -208,6 +245,8 @@ static struct module_call module_call_of(const struct trainer *t, const struct m
         .ops = t->ops,
         .dev = t->dev,
         .stream = t->streams[DEV_STREAM_COMPUTE],
+        .dtype = t->dtype,
+        .grad_dtype = t->grad_dtype,
         .arena = t->arena,
         .batch = &mi->batch,
         .params = t->params,
@@ -221,7 +260,8 @@ static void module_params(struct trainer *t, uint32_t module) {
     uint32_t count = model_module_tensors(t->model, module, &tensors);
     for (uint32_t i = 0; i < count; i++) {
         const struct layout_tensor *lt = &t->layout->tensors[tensors[i]];
-        t->params[i] = units_view(t, lt->unit) + lt->offset_elems;
+        t->params[i] =
+            (const uint8_t *)units_view(t, lt->unit) + lt->offset_elems * dtype_bytes(t->dtype);
     }
 }
 
@@ -232,7 +272,7 @@ static void module_grads(struct trainer *t, uint32_t module, uint32_t root_slot,
     for (uint32_t i = 0; i < count; i++) {
         const struct layout_tensor *lt = &t->layout->tensors[tensors[i]];
         const struct grad_slot *g = &t->grads[lt->unit == 0 ? root_slot : slot];
-        t->param_grads[i] = g->full + lt->offset_elems;
+        t->param_grads[i] = (uint8_t *)g->full + lt->offset_elems * dtype_bytes(t->grad_dtype);
         t->accumulate[i] = t->touched[tensors[i]];
         t->touched[tensors[i]] = true;
     }
@@ -364,7 +404,7 @@ static int step_batch(struct trainer *t, uint64_t step, struct err *err) {
 }
 
 /* Loss and norm over all ranks. The host waits for the device here, once a step. */
-static int step_verdict(struct trainer *t, struct step_result *r) {
+static int step_verdict(struct trainer *t, struct step_result *r, struct err *err) {
     double sums[2] = {0, 0};
     int rc = mark_record(t, DEV_STREAM_COMPUTE, &t->computed);
     if (rc == 0)
@@ -374,6 +414,8 @@ static int step_verdict(struct trainer *t, struct step_result *r) {
         rc = mark_synchronize(t, &t->computed);
     if (rc == 0)
         rc = mark_synchronize(t, &t->normed);
+    if (rc == 0 && t->comm_ops->check != NULL)
+        rc = t->comm_ops->check(t->comm, err);
     if (rc != 0)
         return rc;
     for (uint64_t m = 0; m < t->share.micro_count; m++)
@@ -391,13 +433,14 @@ static int step_run(struct trainer *t, uint64_t step, uint64_t gen, const struct
                     struct step_result *r, struct err *err) {
     if (t->micro != NULL)
         atomic_store_explicit(t->micro, 0, memory_order_relaxed);
-    units_forget(t); /* the shards have been updated or restored since */
-    int rc = step_batch(t, step, err);
+    int rc = units_refresh(t, gen - 1); /* the shards have been updated or restored since */
+    if (rc == 0)
+        rc = step_batch(t, step, err);
     for (uint64_t m = 0; m < t->share.micro_count && rc == 0; m++)
         rc = micro_run(t, m);
     trainer_phase(t, RANK_UPDATE);
     if (rc == 0)
-        rc = step_verdict(t, r);
+        rc = step_verdict(t, r, err);
     if (rc != 0)
         return rc;
     for (uint32_t u = 0; u < t->unit_count; u++)
@@ -406,7 +449,19 @@ static int step_run(struct trainer *t, uint64_t step, uint64_t gen, const struct
     r->clip_factor = r->skipped ? 1 : clip_factor_of(r->grad_norm, live->clip);
     r->lr = trainer_lr(&t->config, live, step);
     r->tokens = t->config.global_batch * t->seq_len;
-    return r->skipped ? 0 : optimizer_update(t, step, gen, live, r);
+    if (!r->skipped)
+        rc = optimizer_update(t, step, gen, live, r);
+    if (rc == 0)
+        t->copied_gen = gen;
+    return rc;
+}
+
+/* The sentence of a failed step, with what the device says of it. */
+static int step_failed(struct trainer *t, uint64_t step, int rc, struct err *err) {
+    char why[256];
+    t->ops->why(t->dev, why, sizeof why);
+    return err_set(err, -rc, "step %llu: %s %s: %s%s%s", (unsigned long long)step + 1, t->doing,
+                   t->doing_what, strerror(-rc), why[0] != '\0' ? ": " : "", why);
 }
 
 int trainer_step(struct trainer *t, uint64_t step, uint64_t gen, const struct config *live,
@@ -417,8 +472,7 @@ int trainer_step(struct trainer *t, uint64_t step, uint64_t gen, const struct co
     if (rc != 0 && cause.code != 0)
         return err_set(err, cause.code, "step %llu: %s", (unsigned long long)step + 1, cause.text);
     if (rc != 0)
-        return err_set(err, -rc, "step %llu: %s %s: %s", (unsigned long long)step + 1, t->doing,
-                       t->doing_what, strerror(-rc));
+        return step_failed(t, step, rc, err);
     *out = r;
     return 0;
 }

@@ -21,12 +21,13 @@ struct trainer_args {
     struct model *model;         /* borrowed */
     const struct layout *layout; /* borrowed */
     uint32_t rank, world_size;
-    const struct device_ops *ops; /* opened by the trainer */
-    const struct comm_ops *comm;
-    struct data *data;       /* borrowed; opened with the sequence length of the config */
-    struct arrays *arrays;   /* borrowed; the trainer allocates the shards and sets them */
-    _Atomic uint32_t *phase; /* enum rank_phase (wire/msg.h), may be NULL */
-    _Atomic uint64_t *micro; /* microbatches done in this step, may be NULL */
+    uint32_t local_rank, local_size; /* among the ranks of this host; size 0 is 1 */
+    const struct device_ops *ops;    /* opened by the trainer */
+    const struct comm_ops *comm;     /* NULL: as the config says */
+    struct data *data;               /* borrowed; opened with the sequence length of the config */
+    struct arrays *arrays;           /* borrowed; the trainer allocates the shards and sets them */
+    _Atomic uint32_t *phase;         /* enum rank_phase (wire/msg.h), may be NULL */
+    _Atomic uint64_t *micro;         /* microbatches done in this step, may be NULL */
 };
 
 struct step_result {
@@ -40,7 +41,10 @@ struct step_result {
 /* All memory that training needs is allocated here. A collective. */
 int trainer_open(const struct trainer_args *args, struct trainer **out, struct err *err);
 void trainer_close(struct trainer *t);
-struct comm *trainer_comm(struct trainer *t); /* for agenda and barrier; borrowed */
+/* For agenda and barrier; borrowed. */
+struct comm *trainer_comm(struct trainer *t);
+const struct comm_ops *trainer_comm_ops(const struct trainer *t);
+struct device *trainer_device(struct trainer *t);
 /* What a microbatch on this rank is, for people: sequences, tokens each, microbatches a step. */
 void trainer_microbatch(const struct trainer *t, uint64_t *sequences, uint64_t *seq_len,
                         uint64_t *micro_count);

@@ -16,9 +16,9 @@ static int init_piece(struct trainer *t, uint32_t tensor, const struct layout_pi
     trainer_doing(t, "initialising", m->spec.name);
     switch (m->init) {
     case INIT_ZEROS:
-        return t->ops->fill(t->dev, s, dst, p->elems, 0);
+        return t->ops->fill(t->dev, s, dst, DTYPE_F32, p->elems, 0);
     case INIT_ONES:
-        return t->ops->fill(t->dev, s, dst, p->elems, 1);
+        return t->ops->fill(t->dev, s, dst, DTYPE_F32, p->elems, 1);
     case INIT_NORMAL:
         break;
     }
@@ -38,7 +38,7 @@ static int init_unit(struct trainer *t, uint32_t unit) {
     }
     for (enum array a = ARRAY_EXP_AVG; a <= ARRAY_EXP_AVG_SQ && rc == 0 && elems > 0; a++)
         rc = t->ops->fill(t->dev, t->streams[DEV_STREAM_COMPUTE], arrays_shard(t->arrays, a, unit),
-                          elems, 0);
+                          DTYPE_F32, elems, 0);
     if (rc == 0)
         rc = mark_record(t, DEV_STREAM_COMPUTE, &t->updated);
     return rc != 0 ? rc : mark_synchronize(t, &t->updated);

@@ -22,48 +22,75 @@ static int block_alloc(struct trainer *t, enum dev_memory kind, size_t bytes, co
     int rc = t->ops->alloc(t->dev, kind, bytes, what, out);
     if (rc != 0)
         return err_set(err, -rc, "%zu bytes for %s on device %s", bytes, what, t->ops->name);
-    t->blocks[t->block_count++] = (struct trainer_block){.p = *out, .bytes = bytes, .kind = kind};
+    t->blocks[t->block_count++] =
+        (struct trainer_block){.p = *out, .bytes = bytes, .kind = kind, .what = what};
     return 0;
 }
 
 /* Zeroed: the padding of shards is never written later, and every page is there before the first
  * step. */
-static int floats_alloc(struct trainer *t, uint64_t elems, const char *what, float **out,
-                        struct err *err) {
+static int elems_alloc(struct trainer *t, enum dtype dtype, uint64_t elems, const char *what,
+                       void **out, struct err *err) {
     void *p = NULL;
-    int rc = block_alloc(t, DEV_MEM_DEVICE, elems * sizeof(float), what, &p, err);
+    int rc = block_alloc(t, DEV_MEM_DEVICE, elems * dtype_bytes(dtype), what, &p, err);
     if (rc != 0)
         return rc;
-    rc = elems == 0 ? 0 : t->ops->fill(t->dev, t->streams[DEV_STREAM_COMPUTE], p, elems, 0);
+    rc = elems == 0 ? 0 : t->ops->fill(t->dev, t->streams[DEV_STREAM_COMPUTE], p, dtype, elems, 0);
     if (rc != 0)
         return err_set(err, -rc, "clearing %s on device %s", what, t->ops->name);
     *out = p;
     return 0;
 }
 
-/* One block holds an array's shards of all units. */
-static int shards_alloc(struct trainer *t, enum array array, struct err *err) {
+/* One block holds the shards of all units; where each begins, in elements, is the sum of those
+ * before it. */
+static uint64_t shards_elems(const struct trainer *t, uint32_t units) {
     uint64_t elems = 0;
-    float *p = NULL;
-    for (uint32_t u = 0; u < t->unit_count; u++)
+    for (uint32_t u = 0; u < units; u++)
         elems += align_elems(t->layout->units[u].shard_elems);
-    int rc = floats_alloc(t, elems, array_names[array], &p, err);
+    return elems;
+}
+
+static int shards_alloc(struct trainer *t, enum array array, struct err *err) {
+    void *p = NULL;
+    int rc = elems_alloc(t, DTYPE_F32, shards_elems(t, t->unit_count), array_names[array], &p, err);
+    for (uint32_t u = 0; u < t->unit_count && rc == 0; u++)
+        arrays_set_shard(t->arrays, array, u, (float *)p + shards_elems(t, u));
+    return rc;
+}
+
+/* What is gathered: the communicator's memory if it has any, else a block of copies, or with f32
+ * the master. */
+static int gather_shards_open(struct trainer *t, bool shared, struct err *err) {
+    void *p = NULL;
+    int rc = 0;
+    t->gather_shards = calloc((size_t)t->unit_count + 1, sizeof *t->gather_shards);
+    if (t->gather_shards == NULL)
+        return err_set(err, ENOMEM, "no memory for the shards of units");
+    if (!shared && t->dtype != DTYPE_F32)
+        rc =
+            elems_alloc(t, t->dtype, shards_elems(t, t->unit_count), "params as gathered", &p, err);
     for (uint32_t u = 0; u < t->unit_count && rc == 0; u++) {
-        arrays_set_shard(t->arrays, array, u, p);
-        p += align_elems(t->layout->units[u].shard_elems);
+        if (shared)
+            t->gather_shards[u] = t->comm_ops->shard(t->comm, u);
+        else if (p != NULL)
+            t->gather_shards[u] = (uint8_t *)p + shards_elems(t, u) * dtype_bytes(t->dtype);
+        else
+            t->gather_shards[u] = arrays_shard(t->arrays, ARRAY_PARAMS, u);
     }
     return rc;
 }
 
 static int shards_open(struct trainer *t, struct err *err) {
     bool shared = t->unit_count > 0 && t->comm_ops->shard(t->comm, 0) != NULL;
+    bool master_shared = shared && t->dtype == DTYPE_F32;
     int rc = 0;
     for (enum array a = ARRAY_PARAMS; a < ARRAY_COUNT && rc == 0; a++)
-        if (a != ARRAY_PARAMS || !shared)
+        if (a != ARRAY_PARAMS || !master_shared)
             rc = shards_alloc(t, a, err);
-    for (uint32_t u = 0; u < t->unit_count && rc == 0 && shared; u++)
+    for (uint32_t u = 0; u < t->unit_count && rc == 0 && master_shared; u++)
         arrays_set_shard(t->arrays, ARRAY_PARAMS, u, t->comm_ops->shard(t->comm, u));
-    return rc;
+    return rc != 0 ? rc : gather_shards_open(t, shared, err);
 }
 
 /* Elements of the largest unit that uses a slot, 0 if none does. */
@@ -90,10 +117,10 @@ static int slots_open(struct trainer *t, struct err *err) {
         if (elems == 0)
             continue;
         if (!t->comm_ops->gather_is_view)
-            rc = floats_alloc(t, elems, gather_names[s], &t->gathers[s].buffer, err);
+            rc = elems_alloc(t, t->dtype, elems, gather_names[s], &t->gathers[s].buffer, err);
         t->grads[s].full = t->comm_ops->grad_buffer(t->comm, s);
         if (rc == 0 && t->grads[s].full == NULL)
-            rc = floats_alloc(t, elems, grad_names[s], &t->grads[s].full, err);
+            rc = elems_alloc(t, t->grad_dtype, elems, grad_names[s], &t->grads[s].full, err);
     }
     return rc;
 }
@@ -115,10 +142,11 @@ static int batch_open(struct trainer *t, struct err *err) {
     t->host_targets = t->host_tokens + tokens;
     t->tokens = device;
     t->targets = t->tokens + tokens;
-    size_t arena_bytes =
-        tokens == 0 ? 0 : model_arena_bytes(t->model, t->ops, t->dev, t->share.micro, t->seq_len);
-    return floats_alloc(t, (arena_bytes + sizeof(float) - 1) / sizeof(float), "activations",
-                        &t->arena, err);
+    size_t arena_bytes = tokens == 0 ? 0
+                                     : model_arena_bytes(t->model, t->ops, t->dev, t->dtype,
+                                                         t->share.micro, t->seq_len);
+    return elems_alloc(t, DTYPE_F32, (arena_bytes + sizeof(float) - 1) / sizeof(float),
+                       "activations", &t->arena, err);
 }
 
 /* Arguments of the module that takes most tensors. */
@@ -146,6 +174,8 @@ static int marks_open(struct trainer *t, struct err *err) {
         {&t->updated, "updated"},
         {&t->computed, "computed"},
         {&t->normed, "normed"},
+        {&t->applied[0], "applied 0"},
+        {&t->applied[1], "applied 1"},
         {&t->gathers[0].gathered, "gathered 0"},
         {&t->gathers[0].released, "released 0"},
         {&t->grads[0].ready, "ready 0"},
@@ -168,13 +198,15 @@ static int marks_open(struct trainer *t, struct err *err) {
 }
 
 static void marks_close(struct trainer *t) {
-    enum { MARK_COUNT = 3 + 4 * SLOT_COUNT };
-    struct mark *marks[MARK_COUNT] = {&t->updated, &t->computed, &t->normed};
+    enum { OF_NO_SLOT = 5, MARK_COUNT = OF_NO_SLOT + 4 * SLOT_COUNT };
+    struct mark *marks[MARK_COUNT] = {&t->updated, &t->computed, &t->normed, &t->applied[0],
+                                      &t->applied[1]};
     for (uint32_t s = 0; s < SLOT_COUNT; s++) {
-        marks[3 + 4 * s] = &t->gathers[s].gathered;
-        marks[4 + 4 * s] = &t->gathers[s].released;
-        marks[5 + 4 * s] = &t->grads[s].ready;
-        marks[6 + 4 * s] = &t->grads[s].reduced;
+        struct mark **of_slot = marks + OF_NO_SLOT + 4 * s;
+        of_slot[0] = &t->gathers[s].gathered;
+        of_slot[1] = &t->gathers[s].released;
+        of_slot[2] = &t->grads[s].ready;
+        of_slot[3] = &t->grads[s].reduced;
     }
     for (size_t i = 0; i < MARK_COUNT; i++)
         if (marks[i]->event != NULL)
@@ -191,7 +223,13 @@ int trainer_memory_open(struct trainer *t, struct err *err) {
         rc = batch_open(t, err);
     if (rc == 0)
         rc = arguments_open(t, err);
-    return rc;
+    if (rc != 0)
+        return rc;
+    /* Zeros are there before anybody else writes: a restore does, on another stream. */
+    rc = mark_record(t, DEV_STREAM_COMPUTE, &t->updated);
+    if (rc == 0)
+        rc = mark_synchronize(t, &t->updated);
+    return rc != 0 ? err_set(err, -rc, "clearing memory on device %s", t->ops->name) : 0;
 }
 
 void trainer_memory_close(struct trainer *t) {
@@ -202,6 +240,7 @@ void trainer_memory_close(struct trainer *t) {
             t->ops->free(t->dev, b->kind, b->p, b->bytes);
         }
     }
+    free(t->gather_shards);
     free(t->touched);
     free(t->params);
     free(t->param_grads);

@@ -51,13 +51,13 @@ int optimizer_norm(struct trainer *t) {
     return rc != 0 ? rc : mark_record(t, DEV_STREAM_REDUCE, &t->normed);
 }
 
-/* Returns with the unit updated on the device: only then may a reader have it. */
 static int update_unit(struct trainer *t, uint32_t unit, uint32_t *run,
                        const struct dev_adamw *with_decay) {
     float *param = arrays_shard(t->arrays, ARRAY_PARAMS, unit);
     float *exp_avg = arrays_shard(t->arrays, ARRAY_EXP_AVG, unit);
     float *exp_avg_sq = arrays_shard(t->arrays, ARRAY_EXP_AVG_SQ, unit);
     const float *grad = arrays_shard(t->arrays, ARRAY_GRADS, unit);
+    uint8_t *copy = t->dtype == DTYPE_F32 ? NULL : t->gather_shards[unit];
     int rc = 0;
     trainer_doing(t, "updating unit", t->layout->units[unit].name);
     for (; *run < t->run_count && t->runs[*run].unit == unit && rc == 0; (*run)++) {
@@ -65,13 +65,20 @@ static int update_unit(struct trainer *t, uint32_t unit, uint32_t *run,
         struct dev_adamw a = *with_decay;
         if (!r->decay)
             a.weight_decay = 0;
-        rc =
-            t->ops->adamw(t->dev, t->streams[DEV_STREAM_COMPUTE], param + r->first,
-                          exp_avg + r->first, exp_avg_sq + r->first, grad + r->first, r->elems, &a);
+        rc = t->ops->adamw(t->dev, t->streams[DEV_STREAM_COMPUTE], param + r->first,
+                           exp_avg + r->first, exp_avg_sq + r->first, grad + r->first,
+                           copy != NULL ? copy + r->first * dtype_bytes(t->dtype) : NULL, t->dtype,
+                           r->elems, &a);
     }
+    return rc != 0 ? rc : mark_record(t, DEV_STREAM_COMPUTE, &t->applied[unit % TRAINER_APPLIED]);
+}
+
+/* Readers may have a unit once the device has updated it. */
+static int publish_unit(struct trainer *t, uint32_t unit, uint64_t gen, uint64_t step) {
+    int rc = mark_synchronize(t, &t->applied[unit % TRAINER_APPLIED]);
     if (rc == 0)
-        rc = mark_record(t, DEV_STREAM_COMPUTE, &t->updated);
-    return rc != 0 ? rc : mark_synchronize(t, &t->updated);
+        arrays_state_end(t->arrays, unit, gen, step);
+    return rc;
 }
 
 int optimizer_update(struct trainer *t, uint64_t step, uint64_t gen, const struct config *live,
@@ -89,13 +96,17 @@ int optimizer_update(struct trainer *t, uint64_t step, uint64_t gen, const struc
     };
     uint32_t run = 0;
     int rc = mark_wait(t, DEV_STREAM_COMPUTE, &t->normed);
+    /* The device has the next unit to do while the host waits for one. A unit whose update failed
+     * is between two versions: it stays locked, and the world ends. */
     for (uint32_t u = 0; u < t->unit_count && rc == 0; u++) {
         arrays_state_begin(t->arrays, u);
         rc = update_unit(t, u, &run, &a);
-        /* An update that failed leaves the unit between two versions: it stays locked, and the
-         * world ends. */
-        if (rc == 0)
-            arrays_state_end(t->arrays, u, gen, step + 1);
+        if (rc == 0 && u > 0)
+            rc = publish_unit(t, u - 1, gen, step + 1);
     }
+    if (rc == 0)
+        rc = mark_record(t, DEV_STREAM_COMPUTE, &t->updated);
+    if (rc == 0 && t->unit_count > 0)
+        rc = publish_unit(t, t->unit_count - 1, gen, step + 1);
     return rc;
 }

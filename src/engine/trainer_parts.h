@@ -9,6 +9,7 @@
  *   ready[slot]      COMPUTE -> REDUCE    the gradients of a unit are whole
  *   reduced[slot]    REDUCE  -> COMPUTE   their buffer may be written again
  *   updated          COMPUTE -> GATHER, REDUCE    shards are of the next step, gradients were read
+ *   applied[2]       COMPUTE -> host              a unit is updated: readers may have it
  */
 #ifndef GFS_ENGINE_TRAINER_PARTS_H
 #define GFS_ENGINE_TRAINER_PARTS_H
@@ -26,14 +27,14 @@ enum { SLOT_ROOT, SLOT_FIRST_OTHER, SLOT_COUNT = COMM_GRAD_SLOTS };
 enum { UNIT_NONE = UINT32_MAX };
 
 struct gather_slot {
-    uint32_t unit;     /* UNIT_NONE: empty */
-    float *buffer;     /* NULL where the communicator gives views */
-    const float *view; /* the gathered unit */
+    uint32_t unit;    /* UNIT_NONE: empty */
+    void *buffer;     /* NULL where the communicator gives views */
+    const void *view; /* the gathered unit, of t->dtype */
     struct mark gathered, released;
 };
 
 struct grad_slot {
-    float *full; /* this rank's gradients of a whole unit */
+    void *full; /* this rank's gradients of a whole unit, of t->grad_dtype */
     struct mark ready, reduced;
 };
 
@@ -54,8 +55,9 @@ struct trainer_block {
     void *p;
     size_t bytes;
     enum dev_memory kind;
+    const char *what;
 };
-enum { TRAINER_MAX_BLOCKS = 24 };
+enum { TRAINER_MAX_BLOCKS = 24, TRAINER_APPLIED = 2 };
 
 struct trainer {
     struct config config;
@@ -71,12 +73,17 @@ struct trainer {
     _Atomic uint32_t *phase;
     _Atomic uint64_t *micro;
 
+    enum dtype dtype, grad_dtype; /* of gathered units and activations; of their gradients */
     struct dev_stream *streams[DEV_STREAM_COUNT]; /* TAKE is not used here */
-    struct mark updated, computed, normed;
+    struct mark updated, computed, normed, applied[TRAINER_APPLIED];
     struct trainer_block blocks[TRAINER_MAX_BLOCKS]; /* of device memory, freed at close */
     uint32_t block_count;
 
     uint32_t unit_count;
+    /* By unit: this rank's shard as it is gathered. Where dtype is f32 the master itself, else a
+     * copy that the optimizer keeps up to date. */
+    void **gather_shards;
+    uint64_t copied_gen; /* of the state that those copies were made of, 0: none */
     struct gather_slot gathers[SLOT_COUNT];
     struct grad_slot grads[SLOT_COUNT];
     uint32_t next_grad_slot;
@@ -92,11 +99,11 @@ struct trainer {
     int32_t *tokens, *targets;           /* the same in device memory */
     double *losses;                      /* by microbatch, host memory */
     double *squares;                     /* by unit, host memory */
-    float *arena;
+    void *arena;
 
-    bool *touched;        /* by tensor: its gradient was written in this microbatch */
-    const float **params; /* arguments of one module */
-    float **param_grads;
+    bool *touched;       /* by tensor: its gradient was written in this microbatch */
+    const void **params; /* arguments of one module */
+    void **param_grads;
     bool *accumulate;
 
     const char *doing; /* for the sentence of a failure */
@@ -118,8 +125,10 @@ void trainer_memory_close(struct trainer *t);
 int units_gather(struct trainer *t, uint32_t unit);  /* brings it, unless it is there */
 int units_use(struct trainer *t, uint32_t unit);     /* COMPUTE waits until it is there */
 int units_release(struct trainer *t, uint32_t unit); /* COMPUTE no longer reads it */
-const float *units_view(const struct trainer *t, uint32_t unit);
-void units_forget(struct trainer *t); /* shards have changed */
+const void *units_view(const struct trainer *t, uint32_t unit);
+/* The shards are those of gen: forgets what was gathered, and makes the copies that are gathered
+ * where the optimizer did not. */
+int units_refresh(struct trainer *t, uint64_t gen);
 int grads_begin(struct trainer *t, uint32_t unit, bool empty, uint32_t *slot);
 int grads_reduce(struct trainer *t, uint32_t unit, uint32_t slot, bool first_micro);
 

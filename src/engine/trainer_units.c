@@ -38,8 +38,7 @@ int units_gather(struct trainer *t, uint32_t unit) {
         rc = mark_wait(t, DEV_STREAM_GATHER, &t->updated);
     if (rc == 0)
         rc = t->comm_ops->all_gather(t->comm, t->streams[DEV_STREAM_GATHER], unit,
-                                     arrays_shard(t->arrays, ARRAY_PARAMS, unit), g->buffer,
-                                     &g->view);
+                                     t->gather_shards[unit], g->buffer, &g->view);
     if (rc == 0)
         rc = mark_record(t, DEV_STREAM_GATHER, &g->gathered);
     if (rc != 0)
@@ -59,13 +58,35 @@ int units_release(struct trainer *t, uint32_t unit) {
     return mark_record(t, DEV_STREAM_COMPUTE, &t->gathers[slot_of(t, unit)].released);
 }
 
-const float *units_view(const struct trainer *t, uint32_t unit) {
+const void *units_view(const struct trainer *t, uint32_t unit) {
     return t->gathers[slot_of(t, unit)].view;
 }
 
-void units_forget(struct trainer *t) {
+/* After an initialisation or a restore. Others may gather as soon as this rank says that it is
+ * ready, so all wait for each other. */
+static int copies_make(struct trainer *t) {
+    int rc = 0;
+    trainer_doing(t, "casting the", "parameters");
+    for (uint32_t u = 0; u < t->unit_count && rc == 0; u++)
+        rc = t->ops->cast(t->dev, t->streams[DEV_STREAM_COMPUTE], t->gather_shards[u], t->dtype,
+                          arrays_shard(t->arrays, ARRAY_PARAMS, u), DTYPE_F32,
+                          t->layout->units[u].shard_elems);
+    if (rc == 0)
+        rc = mark_record(t, DEV_STREAM_COMPUTE, &t->updated);
+    if (rc == 0)
+        rc = mark_synchronize(t, &t->updated);
+    return rc != 0 ? rc : t->comm_ops->barrier(t->comm);
+}
+
+int units_refresh(struct trainer *t, uint64_t gen) {
     for (uint32_t s = 0; s < SLOT_COUNT; s++)
         t->gathers[s].unit = UNIT_NONE;
+    if (t->comm_ops->shards_changed != NULL)
+        t->comm_ops->shards_changed(t->comm);
+    int rc = t->dtype != DTYPE_F32 && t->copied_gen != gen ? copies_make(t) : 0;
+    if (rc == 0)
+        t->copied_gen = gen;
+    return rc;
 }
 
 /* Fills what no module will write: the padding, or all of it on a rank that has no sequences left.
@@ -76,7 +97,8 @@ static int grads_clear(struct trainer *t, uint32_t unit, struct grad_slot *g, bo
     uint64_t count = u->shard_elems * t->world_size - from;
     if (count == 0)
         return 0;
-    return t->ops->fill(t->dev, t->streams[DEV_STREAM_COMPUTE], g->full + from, count, 0);
+    uint8_t *start = (uint8_t *)g->full + from * dtype_bytes(t->grad_dtype);
+    return t->ops->fill(t->dev, t->streams[DEV_STREAM_COMPUTE], start, t->grad_dtype, count, 0);
 }
 
 int grads_begin(struct trainer *t, uint32_t unit, bool empty, uint32_t *slot) {

@@ -41,12 +41,20 @@ static float *floats_new(size_t elems) {
 
 static uint32_t slot_of_unit(uint32_t unit, uint32_t turn) { return unit == 0 ? 0 : 1 + turn % 2; }
 
-static void fixture_open(struct fixture *f, struct err *err) {
+static void fixture_open(struct fixture *f, const char *name, struct err *err) {
     size_t largest = shard_elems[LARGEST_UNIT];
-    if (device_find("cpu", &f->device, err) != 0 || f->device->open(1, &f->dev, err) != 0 ||
-        f->device->stream_open(f->dev, DEV_STREAM_COMPUTE, &f->stream) != 0 ||
-        f->ops->open(f->rank, f->world_size, shard_elems, UNIT_COUNT, f->device, f->dev, &f->comm,
-                     err) != 0)
+    struct device_args device_args = {.threads = 1};
+    struct comm_args args = {.rank = f->rank,
+                             .world_size = f->world_size,
+                             .shard_elems = shard_elems,
+                             .unit_count = UNIT_COUNT};
+    if (device_find("cpu", &f->device, NULL, 0, err) != 0 ||
+        f->device->open(&device_args, &f->dev, err) != 0 ||
+        f->device->stream_open(f->dev, DEV_STREAM_COMPUTE, &f->stream) != 0)
+        return;
+    args.ops = f->device;
+    args.dev = f->dev;
+    if (comm_find(name, &args, &f->ops, err) != 0 || f->ops->open(&args, &f->comm, err) != 0)
         return;
     f->gathered = floats_new(largest * f->world_size);
     f->reduced = floats_new(largest);
@@ -106,13 +114,14 @@ static bool gather_shows_all_shards(struct fixture *f) {
                 f->shards[u][i] = value(f->rank, u, i, turn);
         ok = f->ops->barrier(f->comm) == 0 && ok;
         for (uint32_t u = 0; u < UNIT_COUNT; u++) {
-            const float *view = NULL;
+            const void *view = NULL;
             ok = f->ops->all_gather(f->comm, f->stream, u, f->shards[u],
                                     f->ops->gather_is_view ? NULL : f->gathered, &view) == 0 &&
                  ok;
             for (uint32_t r = 0; r < f->world_size && ok; r++)
                 for (uint64_t i = 0; i < shard_elems[u]; i++)
-                    ok = ok && view[r * shard_elems[u] + i] == value(r, u, i, turn);
+                    ok =
+                        ok && ((const float *)view)[r * shard_elems[u] + i] == value(r, u, i, turn);
         }
         ok = f->ops->barrier(f->comm) == 0 && ok;
     }
@@ -262,7 +271,7 @@ static bool waiting_for_a_late_rank_burns_no_core(struct fixture *f) {
 }
 
 static bool wrong_arguments_are_refused(struct fixture *f) {
-    const float *view = NULL;
+    const void *view = NULL;
     uint8_t byte = 0;
     if (f->world_size == 1)
         return f->ops->broadcast(f->comm, &byte, 1, 1) == -EINVAL;
@@ -298,9 +307,8 @@ int main(int argc, char **argv) {
     if (argc != 3)
         return 2;
     log_open("comm_cases", LEVEL_WARN);
-    if (comm_world_init((uint32_t)strtoul(argv[1], NULL, 10), &f.rank, &f.world_size, &err) == 0 &&
-        comm_find(argv[2], f.world_size, &f.ops, &err) == 0)
-        fixture_open(&f, &err);
+    if (comm_world_init((uint32_t)strtoul(argv[1], NULL, 10), &f.rank, &f.world_size, &err) == 0)
+        fixture_open(&f, argv[2], &err);
     if (err.code != 0) {
         fprintf(stderr, "comm_cases: rank %u: %s\n", f.rank, err.text);
         comm_world_abort(1);

@@ -120,9 +120,10 @@ static int driver_open(struct driver *d, struct err *err) {
     rc = data_open(d->config.data, d->config.seq_len, model_vocab(d->model), d->config.seed,
                    &d->data, err);
     if (rc == 0)
-        rc = device_find(d->config.device, &d->device, err);
+        rc = device_find(d->config.device, &d->device, NULL, 0, err);
+    uint32_t local_rank = 0, local_size = 1;
     if (rc == 0)
-        rc = comm_find(d->config.comm, d->world_size, &d->comm_ops, err);
+        rc = comm_world_local(&local_rank, &local_size, err);
     if (rc == 0)
         rc = arrays_open(&d->layout, d->rank, &d->arrays, err);
     if (rc != 0)
@@ -133,13 +134,17 @@ static int driver_open(struct driver *d, struct err *err) {
         .layout = &d->layout,
         .rank = d->rank,
         .world_size = d->world_size,
+        .local_rank = local_rank,
+        .local_size = local_size,
         .ops = d->device,
-        .comm = d->comm_ops,
         .data = d->data,
         .arrays = d->arrays,
     };
     d->base_bytes = proc_bytes("/proc/self/smaps_rollup", "Pss");
-    return trainer_open(&args, &d->trainer, err);
+    rc = trainer_open(&args, &d->trainer, err);
+    if (rc == 0)
+        d->comm_ops = trainer_comm_ops(d->trainer);
+    return rc;
 }
 
 static void driver_close(struct driver *d) {
@@ -248,13 +253,9 @@ static uint64_t memory_expected(const struct driver *d) {
         if (largest < d->layout.units[u].numel)
             largest = d->layout.units[u].numel;
     uint64_t gathered = d->layout.units[0].numel + largest * (d->layout.unit_count > 2 ? 2 : 1);
-    struct device *dev = NULL;
-    uint64_t arena = 0;
     trainer_microbatch(d->trainer, &micro, &seq_len, &micro_count);
-    if (d->device->open(1, &dev, NULL) == 0) {
-        arena = model_arena_bytes(d->model, d->device, dev, micro, seq_len);
-        d->device->close(dev);
-    }
+    uint64_t arena = model_arena_bytes(d->model, d->device, trainer_device(d->trainer), DTYPE_F32,
+                                       micro, seq_len);
     return 16 * layout_numel(&d->layout) + d->world_size * (2 * 4 * gathered + arena);
 }
 

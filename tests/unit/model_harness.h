@@ -10,24 +10,35 @@ struct harness {
     const struct device_ops *ops;
     struct device *dev; /* borrowed */
     struct dev_stream *stream;
+    struct dev_event *done;
+    enum dtype dtype;
     struct model *model;
     size_t elems;                                 /* of all tensors */
     size_t *offset;                               /* of each tensor; [tensor_count + 1] */
-    float *params, *grads, *exp_avg, *exp_avg_sq; /* (elems) */
-    float *arena;
-    size_t arena_bytes;
-    double *scalar; /* host memory */
-    uint64_t step;  /* updates done */
+    float *params, *grads, *exp_avg, *exp_avg_sq; /* (elems), device memory */
+    void *weights;                                /* params as modules read them, of dtype */
+    void *arena;
+    size_t arena_bytes, rows; /* rows: B * T planned for */
+    int32_t *tokens;          /* device memory: tokens, then targets */
+    int32_t *host_tokens;     /* pinned */
+    float *mirror;            /* pinned, (elems), where the host can't read the device */
+    double *scalar;           /* pinned */
+    uint64_t step;            /* updates done */
 };
 
-/* Planned for B x T. Aborts on failure: it is for tests. */
+/* Planned for B x T, activations and weights of dtype, gradients in f32. Aborts on failure: it is
+ * for tests. */
 void harness_open(struct harness *h, const struct device_ops *ops, struct device *dev,
-                  const char *config_text, size_t B, size_t T);
+                  enum dtype dtype, const char *config_text, size_t B, size_t T);
 void harness_close(struct harness *h);
+/* One of the arrays (elems) as the host may read it, until the next call. */
+const float *harness_host(struct harness *h, const float *array);
 /* Parameters as the engine makes them; gradients are set to NaN. */
 void harness_init(struct harness *h, uint64_t seed);
 
-/* Forward and backward of all modules; returns the loss. accumulate: add to the gradients. */
+/* Tokens and targets of a batch are in host memory here.
+ *
+ * Forward and backward of all modules; returns the loss. accumulate: add to the gradients. */
 double harness_train(struct harness *h, const struct model_batch *b, bool accumulate);
 /* Forward alone. */
 double harness_loss(struct harness *h, const struct model_batch *b);

@@ -88,7 +88,7 @@ static void check_shape(const struct shape *s, const struct cpu_kernels *k, uint
     struct device *dev;
     struct harness h;
     assert_int_equal(cpu_open_with(k, threads, &dev), 0);
-    harness_open(&h, &device_cpu, dev, config, s->B, s->T);
+    harness_open(&h, &device_cpu, dev, DTYPE_F32, config, s->B, s->T);
     harness_init(&h, 7);
     perturb(&h);
 
@@ -136,8 +136,8 @@ static void gpt2_of_no_sequences_has_zero_gradients(void **state) {
     char config[512];
     snprintf(config, sizeof(config), config_format, (size_t)1, (size_t)2, (size_t)8, (size_t)8,
              (size_t)11);
-    assert_int_equal(device_cpu.open(1, &dev, NULL), 0);
-    harness_open(&h, &device_cpu, dev, config, 2, 8);
+    assert_int_equal(device_cpu.open(&(struct device_args){.threads = 1}, &dev, NULL), 0);
+    harness_open(&h, &device_cpu, dev, DTYPE_F32, config, 2, 8);
     harness_init(&h, 1);
     struct model_batch none = {.B = 0, .T = 8, .loss_scale = 1};
     assert_true(harness_train(&h, &none, false) == 0);
@@ -154,8 +154,8 @@ static void gpt2_repeats_bit_for_bit(void **state) {
     char *config;
     int32_t tokens[2 * 100], targets[2 * 100];
     assert_int_equal(model_config_text("gpt2:tiny", &config, NULL), 0);
-    assert_int_equal(device_cpu.open(2, &dev, NULL), 0);
-    harness_open(&h, &device_cpu, dev, config, 2, 100);
+    assert_int_equal(device_cpu.open(&(struct device_args){.threads = 2}, &dev, NULL), 0);
+    harness_open(&h, &device_cpu, dev, DTYPE_F32, config, 2, 100);
     harness_tokens(tokens, targets, 2, 100, 257);
     struct model_batch batch = {
         .tokens = tokens, .targets = targets, .B = 2, .T = 100, .loss_scale = 1.0f / 200};
@@ -184,8 +184,8 @@ static void gpt2_learns_a_sequence(void **state) {
     char *config;
     int32_t tokens[2 * 32], targets[2 * 32];
     assert_int_equal(model_config_text("gpt2:tiny", &config, NULL), 0);
-    assert_int_equal(device_cpu.open(1, &dev, NULL), 0);
-    harness_open(&h, &device_cpu, dev, config, 2, 32);
+    assert_int_equal(device_cpu.open(&(struct device_args){.threads = 1}, &dev, NULL), 0);
+    harness_open(&h, &device_cpu, dev, DTYPE_F32, config, 2, 32);
     harness_init(&h, 3);
     harness_tokens(tokens, targets, 2, 32, 257);
     struct model_batch batch = {

@@ -33,7 +33,7 @@ static void *make(struct device *d, const char *what) {
 }
 
 static void pipeline_open(struct pipeline *p) {
-    assert_int_equal(ops->open(1, &p->d, NULL), 0);
+    assert_int_equal(ops->open(&(struct device_args){.threads = 1}, &p->d, NULL), 0);
     ops->stream_open(p->d, DEV_STREAM_GATHER, &p->gather);
     ops->stream_open(p->d, DEV_STREAM_COMPUTE, &p->compute);
     ops->stream_open(p->d, DEV_STREAM_REDUCE, &p->reduce);
@@ -133,7 +133,7 @@ static void what_only_reads_or_lies_apart_is_no_conflict(void **state) {
     ops->copy(p.d, p.compute, p.grad, p.shard, 400);
     ops->copy(p.d, p.reduce, p.unit + 100, p.shard, 400);
     assert_int_equal(recording_check(p.d, &x), 0);
-    ops->fill(p.d, p.reduce, p.unit + 99, 1, 0); /* one element too early */
+    ops->fill(p.d, p.reduce, p.unit + 99, DTYPE_F32, 1, 0); /* one element too early */
     assert_int_equal(recording_check(p.d, &x), 1);
     assert_int_equal(x.first, 0);
     assert_int_equal(x.second, 3);
@@ -172,9 +172,9 @@ static void a_model_on_one_stream_has_no_conflict(void **state) {
     struct recording_conflict x;
     char *config = NULL;
     int32_t tokens[1] = {0};
-    assert_int_equal(ops->open(1, &d, NULL), 0);
+    assert_int_equal(ops->open(&(struct device_args){.threads = 1}, &d, NULL), 0);
     assert_int_equal(model_config_text("gpt2:124M", &config, NULL), 0);
-    harness_open(&h, ops, d, config, 2, 64); /* gigabytes, of which none is touched */
+    harness_open(&h, ops, d, DTYPE_F32, config, 2, 64); /* gigabytes, of which none is touched */
     struct model_batch batch = {
         .tokens = tokens, .targets = tokens, .B = 2, .T = 64, .loss_scale = 1};
     harness_init(&h, 1);

@@ -19,6 +19,7 @@ enum { SEED = 42, LINE_BYTES = 1024, BATCH_MAX = 4096 };
 
 struct reader {
     FILE *file;
+    const struct device_ops *ops; /* that of $GFS_TEST_DEVICE, or the CPU */
     struct device *dev;
     struct harness h;
     int32_t tokens[BATCH_MAX], targets[BATCH_MAX];
@@ -40,7 +41,7 @@ static void case_open(struct reader *r, const char *config_text) {
     assert_non_null(fgets(line, sizeof(line), r->file));
     assert_int_equal(sscanf(line, "batch %zu %zu", &B, &T), 2);
     assert_true(B * T <= BATCH_MAX);
-    harness_open(&r->h, &device_cpu, r->dev, config_text, B, T);
+    harness_open(&r->h, r->ops, r->dev, DTYPE_F32, config_text, B, T);
     harness_init(&r->h, SEED);
     harness_tokens(r->tokens, r->targets, B, T, model_vocab(r->h.model));
     r->batch = (struct model_batch){.tokens = r->tokens,
@@ -52,12 +53,12 @@ static void case_open(struct reader *r, const char *config_text) {
     r->trained = false;
 }
 
-static const float *tensor_of(const struct reader *r, const float *array, const char *name,
+static const float *tensor_of(struct reader *r, const float *array, const char *name,
                               size_t *elems) {
     for (uint32_t i = 0; i < model_tensor_count(r->h.model); i++)
         if (strcmp(model_tensors(r->h.model)[i].spec.name, name) == 0) {
             *elems = r->h.offset[i + 1] - r->h.offset[i];
-            return array + r->h.offset[i];
+            return harness_host(&r->h, array) + r->h.offset[i];
         }
     fail_msg("no tensor %s", name);
     return NULL;
@@ -140,12 +141,17 @@ static void gpt2_agrees_with_pytorch(void **state) {
     snprintf(path, sizeof(path), "%s/tests/reference/expected_gpt2.txt", top);
     r.file = fopen(path, "r");
     assert_non_null(r.file);
-    assert_int_equal(device_cpu.open(1, &r.dev, NULL), 0);
+    const char *device = getenv("GFS_TEST_DEVICE");
+    struct device_args args = {.threads = 1};
+    struct err err = {0};
+    if (device_find(device != NULL ? device : "cpu", &r.ops, NULL, 0, &err) != 0 ||
+        r.ops->open(&args, &r.dev, &err) != 0)
+        fail_msg("%s", err.text);
     while (fgets(line, sizeof(line), r.file) != NULL)
         read_line(&r, line);
     assert_true(r.compared > 1000);
     case_close(&r);
-    device_cpu.close(r.dev);
+    r.ops->close(r.dev);
     fclose(r.file);
 }
 

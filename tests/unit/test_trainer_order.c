@@ -19,7 +19,7 @@
 #include "engine/trainer_parts.h"
 #include "shard/wrap.h"
 
-enum { WORLD = 2, STEPS = 3 };
+enum { WORLD = 2, WORLD_MAX = 4, STEPS = 3 };
 
 /* ---- doubles */
 
@@ -34,8 +34,9 @@ struct arrays {
 struct comm {
     struct device *dev;
     uint64_t shard_elems[64];
+    uint32_t world_size;
+    size_t param_bytes, reduce_bytes; /* of an element */
     struct trainer *trainer;
-    bool bad;
 };
 
 static struct recording_range range_of(const void *p, size_t elems) {
@@ -103,43 +104,46 @@ int data_sequence(const struct data *d, uint64_t index, int32_t *tokens, int32_t
     return recording_note(d->dev, NULL, "the host's tokens", NULL, 0, w, 2);
 }
 
-static int fake_open(uint32_t rank, uint32_t world_size, const uint64_t *shard_elems,
-                     uint32_t unit_count, const struct device_ops *ops, struct device *dev,
-                     struct comm **out, struct err *err) {
-    (void)rank;
-    (void)world_size;
-    (void)ops;
+static int fake_open(const struct comm_args *args, struct comm **out, struct err *err) {
     (void)err;
     struct comm *c = calloc(1, sizeof *c);
-    if (c == NULL || unit_count > sizeof c->shard_elems / sizeof *c->shard_elems)
+    if (c == NULL || args->unit_count > sizeof c->shard_elems / sizeof *c->shard_elems)
         abort();
-    c->dev = dev;
-    memcpy(c->shard_elems, shard_elems, unit_count * sizeof *shard_elems);
+    c->dev = args->dev;
+    c->world_size = args->world_size;
+    c->param_bytes = dtype_bytes(args->param_dtype);
+    c->reduce_bytes = dtype_bytes(args->reduce_dtype);
+    memcpy(c->shard_elems, args->shard_elems, args->unit_count * sizeof *args->shard_elems);
     *out = c;
     return 0;
 }
 
 static void fake_close(struct comm *c) { free(c); }
 
-static float *fake_none(struct comm *c, uint32_t i) {
+static void *fake_none(struct comm *c, uint32_t i) {
     (void)c;
     (void)i;
     return NULL;
 }
 
-static int fake_all_gather(struct comm *c, struct dev_stream *s, uint32_t unit, const float *shard,
-                           float *buffer, const float **view) {
-    struct recording_range r = range_of(shard, c->shard_elems[unit]),
-                           w = range_of(buffer, c->shard_elems[unit] * WORLD);
+static int fake_all_gather(struct comm *c, struct dev_stream *s, uint32_t unit, const void *shard,
+                           void *buffer, const void **view) {
+    size_t bytes = c->shard_elems[unit] * c->param_bytes;
+    struct recording_range r = {shard, bytes}, w = {buffer, bytes * c->world_size};
     *view = buffer;
     return recording_note(c->dev, s, "all_gather", &r, 1, &w, 1);
 }
 
-static int fake_reduce_scatter(struct comm *c, struct dev_stream *s, uint32_t unit, float *full,
+static int fake_reduce_scatter(struct comm *c, struct dev_stream *s, uint32_t unit, void *full,
                                float *shard, bool accumulate) {
-    struct recording_range r[2] = {range_of(full, c->shard_elems[unit] * WORLD),
+    struct recording_range r[2] = {{full, c->shard_elems[unit] * c->world_size * c->reduce_bytes},
                                    range_of(shard, c->shard_elems[unit])};
     return recording_note(c->dev, s, "reduce_scatter", r, accumulate ? 2 : 1, &r[1], 1);
+}
+
+static int fake_barrier(struct comm *c) {
+    (void)c;
+    return 0;
 }
 
 static int fake_all_reduce_f64(struct comm *c, double *inout, size_t count, enum comm_op op) {
@@ -163,9 +167,17 @@ static const struct comm_ops fake_comm = {
     .grad_buffer = fake_none,
     .reduce_scatter = fake_reduce_scatter,
     .all_reduce_f64 = fake_all_reduce_f64,
+    .barrier = fake_barrier,
 };
 
-/* ---- a trainer of rank 0 of two, without a rank 1 */
+/* ---- a trainer of one rank, without the others */
+
+struct kind {
+    const char *wrap;
+    uint64_t micro_batch;
+    uint32_t rank, world_size;
+    const char *dtype, *reduce_dtype;
+};
 
 struct fixture {
     struct config config;
@@ -176,13 +188,15 @@ struct fixture {
     struct trainer *t;
 };
 
-static void fixture_open(struct fixture *f, const char *wrap, uint64_t micro_batch) {
+static void fixture_open_kind(struct fixture *f, const struct kind *k) {
     struct err err = {0};
     char *text = NULL;
     memset(f, 0, sizeof *f);
     config_defaults(&f->config);
     f->config.global_batch = 4;
-    f->config.micro_batch = micro_batch;
+    f->config.micro_batch = k->micro_batch;
+    strcpy(f->config.dtype, k->dtype);
+    strcpy(f->config.reduce_dtype, k->reduce_dtype);
     f->config.seq_len = 16;
     assert_int_equal(model_config_text("gpt2:tiny", &text, &err), 0);
     assert_int_equal(model_open(text, &f->model, &err), 0);
@@ -191,8 +205,8 @@ static void fixture_open(struct fixture *f, const char *wrap, uint64_t micro_bat
     struct tensor_spec *specs = calloc(count, sizeof *specs);
     for (uint32_t i = 0; i < count; i++)
         specs[i] = model_tensors(f->model)[i].spec;
-    assert_int_equal(wrap_layout(wrap, specs, count, model_modules(f->model),
-                                 model_module_count(f->model), WORLD, &f->layout, &err),
+    assert_int_equal(wrap_layout(k->wrap, specs, count, model_modules(f->model),
+                                 model_module_count(f->model), k->world_size, &f->layout, &err),
                      0);
     free(specs);
     f->arrays.layout = &f->layout;
@@ -202,7 +216,8 @@ static void fixture_open(struct fixture *f, const char *wrap, uint64_t micro_bat
         .config = &f->config,
         .model = f->model,
         .layout = &f->layout,
-        .world_size = WORLD,
+        .rank = k->rank,
+        .world_size = k->world_size,
         .ops = &device_recording,
         .comm = &fake_comm,
         .data = &f->data,
@@ -213,6 +228,11 @@ static void fixture_open(struct fixture *f, const char *wrap, uint64_t micro_bat
     f->t->comm->trainer = f->t;
     f->arrays.dev = f->data.dev = f->t->dev;
     f->data.seq_len = f->config.seq_len;
+}
+
+static void fixture_open(struct fixture *f, const char *wrap, uint64_t micro_batch) {
+    struct kind k = {wrap, micro_batch, 0, WORLD, "f32", "f32"};
+    fixture_open_kind(f, &k);
 }
 
 static void fixture_close(struct fixture *f) {
@@ -239,18 +259,32 @@ static void fixture_run(struct fixture *f) {
 
 /* ---- cases */
 
+static void check_kind(const struct kind *k) {
+    struct fixture f;
+    struct recording_conflict x;
+    fixture_open_kind(&f, k);
+    fixture_run(&f);
+    if (recording_check(f.t->dev, &x) != 0)
+        fail_msg("wrap %s, microbatches of %d, rank %u of %u, %s, %s: %s", k->wrap,
+                 (int)k->micro_batch, k->rank, k->world_size, k->dtype, k->reduce_dtype, x.text);
+    fixture_close(&f);
+}
+
 static void a_step_is_in_order_for_every_wrap(void **state) {
     static const char *const wraps[] = {"none", "block", "size:1", "size:400000", "size:600000"};
     (void)state;
     for (size_t w = 0; w < sizeof wraps / sizeof *wraps; w++)
-        for (uint64_t micro = 1; micro <= 2; micro++) {
-            struct fixture f;
-            struct recording_conflict x;
-            fixture_open(&f, wraps[w], micro);
-            fixture_run(&f);
-            if (recording_check(f.t->dev, &x) != 0)
-                fail_msg("wrap %s, microbatches of %d: %s", wraps[w], (int)micro, x.text);
-            fixture_close(&f);
+        for (uint64_t micro = 1; micro <= 2; micro++)
+            check_kind(&(struct kind){wraps[w], micro, 0, WORLD, "f32", "f32"});
+}
+
+static void a_step_is_in_order_on_every_rank_in_every_dtype(void **state) {
+    (void)state;
+    for (uint32_t world = 1; world <= WORLD_MAX; world++)
+        for (uint32_t rank = 0; rank < world; rank++) {
+            check_kind(&(struct kind){"block", 1, rank, world, "f32", "f32"});
+            check_kind(&(struct kind){"block", 1, rank, world, "bf16", "f32"});
+            check_kind(&(struct kind){"block", 1, rank, world, "bf16", "bf16"});
         }
 }
 
@@ -271,7 +305,7 @@ static void every_kind_of_wait_is_needed(void **state) {
         {RECORDING_WAIT, "released", "12"}, {RECORDING_WAIT, "ready", "0"},
         {RECORDING_WAIT, "ready", "12"},    {RECORDING_WAIT, "reduced", "0"},
         {RECORDING_WAIT, "reduced", "12"},  {RECORDING_SYNC, "normed", NULL},
-        {RECORDING_SYNC, "computed", NULL}, {RECORDING_SYNC, "updated", NULL},
+        {RECORDING_SYNC, "computed", NULL}, {RECORDING_SYNC, "applied", "01"},
     };
     (void)state;
     for (size_t w = 0; w < sizeof waits / sizeof *waits; w++) {
@@ -343,6 +377,7 @@ static void units_are_gathered_ahead_of_their_use(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_in_order_for_every_wrap),
+        cmocka_unit_test(a_step_is_in_order_on_every_rank_in_every_dtype),
         cmocka_unit_test(every_kind_of_wait_is_needed),
         cmocka_unit_test(the_root_and_two_units_are_gathered_at_most),
         cmocka_unit_test(units_are_gathered_ahead_of_their_use),

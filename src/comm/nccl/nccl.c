@@ -13,7 +13,6 @@
 
 #include <cuda_runtime_api.h>
 #include <errno.h>
-#include <math.h>
 #include <nccl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -78,8 +77,10 @@ static int64_t now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+static double least(double a, double b) { return a < b ? a : b; }
+
 /* Capped at a year: a timeout may be given as "never". */
-static int64_t ns_of(double seconds) { return (int64_t)(fmin(seconds, 3.2e7) * 1e9); }
+static int64_t ns_of(double seconds) { return (int64_t)(least(seconds, 3.2e7) * 1e9); }
 
 /* With the lock held: until something changed, at most to that time. Whether the time is not over.
  */
@@ -262,7 +263,7 @@ static void look_at_flights(struct collective *c) {
  * that a peer does not take part in keeps it ncclInProgress until the time is over. */
 static bool end_in_peace(struct collective *c, ncclComm_t comm) {
     ncclResult_t r = ncclCommFinalize(comm);
-    if (settle(c, comm, r, fmin(PEACE_S, c->timeout_s)) != ncclSuccess)
+    if (settle(c, comm, r, least(PEACE_S, c->timeout_s)) != ncclSuccess)
         return false;
     (void)ncclCommDestroy(comm); /* ncclInProgress: the rest is freed behind us */
     return true;
@@ -285,7 +286,7 @@ static void end_comm(struct collective *c) {
 
 static void *watch(void *arg) {
     struct collective *c = arg;
-    int64_t poll_ns = ns_of(fmin(POLL_S, c->timeout_s / 4));
+    int64_t poll_ns = ns_of(least(POLL_S, c->timeout_s / 4));
     (void)pthread_mutex_lock(&c->lock);
     if (enter_device(c, &c->reason) != 0) /* else a query would make a context on GPU 0 */
         (void)give_up(c);
