@@ -79,6 +79,7 @@ static void cpu_close(struct device *d) {
         return;
     if (d->gemm_scratch != NULL)
         segment_private_free(d->gemm_scratch, d->gemm_scratch_bytes);
+    onednn_close(d->onednn);
     team_close(d->team);
     pthread_mutex_destroy(&d->why_lock);
     free(d);
@@ -120,11 +121,20 @@ static int cpu_properties(struct device *d, struct device_properties *out) {
     return 0;
 }
 
+/* Products of bf16 want oneDNN and the processor's instructions for them: without, they are slower
+ * than f32. */
 static int cpu_supports(struct device *d, enum dtype t, struct err *err) {
-    (void)d;
     if (t == DTYPE_F32)
         return 0;
-    return err_set(err, ENOTSUP, "no %s on this device: use dtype = f32", dtype_name(t));
+    if (t != DTYPE_BF16)
+        return err_set(err, ENOTSUP, "no dtype %d on this device: use dtype = f32", (int)t);
+    if (!cpu_has_bf16())
+        return err_set(err, ENOTSUP,
+                       "this processor has no AVX512_BF16 (it has: %s): use dtype = f32",
+                       d->kernels->name);
+    if (!onednn_there())
+        return err_set(err, ENOTSUP, "built without oneDNN: use dtype = f32");
+    return 0;
 }
 
 static int cpu_alloc(struct device *d, enum dev_memory kind, size_t bytes, const char *what,

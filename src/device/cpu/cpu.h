@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "device/cpu/kernels.h"
+#include "device/cpu/onednn.h"
 #include "device/cpu/team.h"
 #include "device/device.h"
 
@@ -14,6 +15,7 @@ struct device {
     const struct cpu_gemm_kernel *gemm; /* NULL: BLAS */
     float *gemm_scratch;                /* for each thread, if there is a gemm */
     size_t gemm_scratch_bytes;
+    struct onednn *onednn; /* of bf16 products, from the first on */
     pthread_mutex_t why_lock;
     char why[160];
 };

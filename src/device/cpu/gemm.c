@@ -34,17 +34,52 @@ static void gemm_part(void *arg, size_t part, size_t parts) {
         a->kernel->multiply(g, 0, g->m, first, end - first, scratch);
 }
 
+/* c (m, n) of dtype t = beta c: a product without terms. */
+static void scale(struct device *d, enum dtype t, size_t m, size_t n, float beta, void *c,
+                  size_t ldc) {
+    for (size_t i = 0; i < m; i++) {
+        char *row = (char *)c + i * ldc * dtype_bytes(t);
+        if (beta == 0) {
+            d->kernels->fill(t, row, n, 0);
+            continue;
+        }
+        for (size_t j = 0; j < n; j++)
+            if (t == DTYPE_BF16)
+                ((uint16_t *)row)[j] = bf16_from_f32(beta * bf16_to_f32(((uint16_t *)row)[j]));
+            else
+                ((float *)row)[j] *= beta;
+    }
+}
+
+static int multiply_bf16(struct device *d, const struct onednn_shape *s, const void *a,
+                         const void *b, void *c) {
+    const char *what = "oneDNN";
+    if (s->k == 0) {
+        scale(d, s->c_dtype, s->m, s->n, s->beta, c, s->ldc);
+        return 0;
+    }
+    int rc = d->onednn != NULL ? 0 : onednn_open(team_threads(d->team), &d->onednn);
+    if (rc == 0)
+        rc = onednn_multiply(d->onednn, d->team, s, a, b, c, &what);
+    if (rc != 0)
+        return cpu_fail(d, -rc, "%s: product of bf16, %zu x %zu x %zu", what, s->m, s->n, s->k);
+    return 0;
+}
+
 int cpu_gemm(struct device *d, struct dev_stream *s, enum dtype t, enum dtype c_dtype, bool trans_a,
              bool trans_b, size_t m, size_t n, size_t k, float alpha, const void *a, size_t lda,
              const void *b, size_t ldb, float beta, void *c, size_t ldc) {
     (void)s;
-    if (t != DTYPE_F32 || c_dtype != DTYPE_F32)
-        return cpu_fail(d, ENOTSUP, "product of %s", dtype_name(t));
     if (m > INT_MAX || n > INT_MAX || k > INT_MAX || lda > INT_MAX || ldb > INT_MAX ||
         ldc > INT_MAX)
         return cpu_fail(d, EOVERFLOW, "product of %zu x %zu x %zu: too large", m, n, k);
     if (m == 0 || n == 0)
         return 0;
+    if (t == DTYPE_BF16) {
+        struct onednn_shape shape = {m,     n,    k,       lda,     ldb,    ldc,
+                                     alpha, beta, c_dtype, trans_a, trans_b};
+        return multiply_bf16(d, &shape, a, b, c);
+    }
     struct gemm_args g = {
         d->gemm, {trans_a, trans_b, m, n, k, alpha, beta, a, b, c, lda, ldb, ldc}, d->gemm_scratch};
     if (d->gemm == NULL)

@@ -7,8 +7,13 @@
 extern const struct cpu_kernels cpu_kernels_v3, cpu_kernels_v4;
 const struct cpu_kernels *const cpu_kernels_all[] = {&cpu_kernels_v4, &cpu_kernels_v3,
                                                      &cpu_kernels_base, NULL};
+bool cpu_has_bf16(void) {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512bf16");
+}
 #else
 const struct cpu_kernels *const cpu_kernels_all[] = {&cpu_kernels_base, NULL};
+bool cpu_has_bf16(void) { return false; }
 #endif
 
 const struct cpu_kernels *cpu_kernels_best(void) {

@@ -110,5 +110,7 @@ extern const struct cpu_kernels cpu_kernels_base;
 /* Best first, NULL last; those that this processor has no instructions for are not usable. */
 extern const struct cpu_kernels *const cpu_kernels_all[];
 const struct cpu_kernels *cpu_kernels_best(void);
+/* Whether this processor multiplies bf16 itself (AVX512_BF16). */
+bool cpu_has_bf16(void);
 
 #endif
