@@ -26,7 +26,8 @@ struct kernel_report {
     double error;      /* its norm(a - b) / norm(b) */
     double limit;      /* and how large that may be */
     bool ok;
-    const char *what; /* ok: ""; else the first thing that is wrong */
+    const char *what;    /* ok: ""; else the first thing that is wrong */
+    const char *skipped; /* NULL, or why the case was not run; ok is true then */
 };
 
 struct kernel_cases {
@@ -74,6 +75,7 @@ struct kc_side {
     struct device *dev;
     struct dev_stream *stream;
     enum dtype t, g;
+    bool reference;           /* may go a shorter way to what the other must come to */
     struct kc_memory *memory; /* of the frame */
 };
 
@@ -97,7 +99,7 @@ enum kc_type {
 /* NULL: the case is not to be run. The text is for people: "B %zu T %zu". */
 struct kc *kc_begin(struct kc_frame *f, const char *name, struct kc_types types, const char *shape,
                     ...) __attribute__((format(printf, 4, 5)));
-/* All real runs with `large` only. */
+/* Whether cases of the sizes of a training step are to be run too. */
 bool kc_large(const struct kc_frame *f);
 
 /* Tensors of floats; at most 16 a case. in and inout: uniform in (-scale, scale), the same numbers
@@ -114,7 +116,8 @@ struct kc_tensor *kc_indices(struct kc *k, const char *name, size_t elems, int32
 float *kc_values(struct kc_tensor *x);
 int32_t *kc_index_values(struct kc_tensor *x);
 /* An output's own limit on norm(a - b) / norm(b), in place of the one of the case's t (1e-5 for
- * f32, 2e-2 for bf16): an f32 output that no rounding to bf16 precedes deserves 1e-5. */
+ * f32, 2e-2 for bf16): an f32 output that no rounding to bf16 precedes deserves 1e-5. 0: the
+ * reference's value, rounded to the dtype, bit for bit. */
 void kc_limit(struct kc_tensor *x, double limit);
 /* Begins every tensor of t, g and f32 this many of its elements behind an aligned address. */
 void kc_shift(struct kc *k, size_t elems);
@@ -132,8 +135,12 @@ void *kc_scratch(struct kc_side *s, size_t bytes);
 void kc_prepare(struct kc *k, kc_run_fn *run, const void *arg);
 /* Runs both sides, compares, reports; k and its tensors are gone. */
 void kc_check(struct kc *k, kc_run_fn *run, const void *arg);
+/* In place of kc_check, where the device under test has less free memory than these bytes and 1 GiB
+ * to spare: reports that, and k is gone. false: there is enough, or nobody knows. */
+bool kc_skip_without(struct kc *k, uint64_t bytes);
 
-/* attention_cases.c */
+/* basic_cases.c, attention_cases.c */
+void kc_basic_cases(struct kc_frame *f);
 void kc_attention_cases(struct kc_frame *f);
 void kc_softmax_xent_cases(struct kc_frame *f);
 
