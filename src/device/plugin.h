@@ -12,7 +12,7 @@
 #include "device/device.h"
 
 /* Raised when a table or a struct of it changes in any way. */
-enum { PLUGIN_ABI = 1 };
+enum { PLUGIN_ABI = 2 };
 #define PLUGIN_SYMBOL "gatherfs_device_plugin"
 
 struct plugin {
@@ -23,6 +23,9 @@ struct plugin {
     /* 0 if a rank could open a device here; else -errno and why not. Makes no context, so that
      * "auto" may ask. */
     int (*probe)(struct err *err);
+    /* The device of this index, from 0: its name, id and memory_bytes; the rest of *out is zero.
+     * -ENOENT: there are no more. Makes no context either. */
+    int (*list)(uint32_t index, struct device_properties *out, struct err *err);
     const struct device_ops *device;
     const struct collective_ops *collectives; /* NULL: built without NCCL */
 };

@@ -64,7 +64,8 @@ static int plugin_check(const char *path, const struct plugin *p, const char *na
     if (p == NULL || p->abi != PLUGIN_ABI)
         return err_set(err, ENODEV, "%s: interface %u, and this program needs %d", path,
                        p != NULL ? p->abi : 0, PLUGIN_ABI);
-    if (p->size_bytes != sizeof(*p) || p->version == NULL || p->device == NULL || p->probe == NULL)
+    if (p->size_bytes != sizeof(*p) || p->version == NULL || p->device == NULL ||
+        p->probe == NULL || p->list == NULL)
         return err_set(err, ENODEV, "%s: not laid out as this program needs it", path);
     if (strcmp(p->version, PACKAGE_VERSION) != 0)
         return err_set(err, ENODEV, "%s: of gatherfs %s, and this program is %s", path, p->version,

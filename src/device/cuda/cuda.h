@@ -77,6 +77,7 @@ void cuda_close(struct device *d);
 
 /* properties.c */
 int cuda_properties(struct device *d, struct device_properties *out);
+int cuda_list(uint32_t index, struct device_properties *out, struct err *err); /* of the plugin */
 
 /* stream.c */
 int cuda_alloc(struct device *d, enum dev_memory kind, size_t bytes, const char *what, void **out);

@@ -13,6 +13,7 @@ __attribute__((visibility("default"))) const struct plugin *gatherfs_device_plug
         .version = PACKAGE_VERSION,
         .built = PLUGIN_BUILT,
         .probe = cuda_probe,
+        .list = cuda_list,
         .device = &device_cuda,
         .collectives = PLUGIN_COLLECTIVES,
     };

@@ -1,6 +1,7 @@
 /* properties.c - what a GPU is: its name, its memory, and the most it could do in a second. */
 #include "config.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -52,6 +53,25 @@ static void set_id(const cudaUUID_t *uuid, char *out, size_t cap_bytes) {
         n += (size_t)snprintf(out + n, cap_bytes - n, "%s%02x",
                               i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
                               (unsigned)(unsigned char)uuid->bytes[i]);
+}
+
+int cuda_list(uint32_t index, struct device_properties *out, struct err *err) {
+    struct cudaDeviceProp prop;
+    struct device_properties p = {0};
+    int count;
+    int rc = cuda_count(&count, err);
+    if (rc != 0)
+        return rc;
+    if (index >= (uint32_t)count)
+        return err_set(err, ENOENT, "GPU %u: there are %d", index, count);
+    cudaError_t e = cudaGetDeviceProperties(&prop, (int)index);
+    if (e != cudaSuccess)
+        return cuda_err(err, e, "cudaGetDeviceProperties");
+    snprintf(p.name, sizeof(p.name), "%.*s", (int)sizeof(p.name) - 1, prop.name);
+    set_id(&prop.uuid, p.id, sizeof(p.id));
+    p.memory_bytes = prop.totalGlobalMem;
+    *out = p;
+    return 0;
 }
 
 int cuda_properties(struct device *d, struct device_properties *out) {
