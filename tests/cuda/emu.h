@@ -29,8 +29,10 @@
 static const int warpSize = EMU_WARP;
 
 #define GFS_UNWRAP(...) __VA_ARGS__
+#define EMU_NAME(...) #__VA_ARGS__
 #define LAUNCH(kernel, grid, block, smem_bytes, stream, ...)                                       \
-    emu::launch(#kernel, (grid), (block), (smem_bytes), (stream), GFS_UNWRAP kernel, __VA_ARGS__)
+    emu::launch(EMU_NAME kernel, (grid), (block), (smem_bytes), (stream), GFS_UNWRAP kernel,       \
+                __VA_ARGS__)
 #define LAUNCH_ERROR() cudaGetLastError()
 #define SMEM(type, name, dims)                                                                     \
     static const char emu_key_##name = 0;                                                          \

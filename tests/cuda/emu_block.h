@@ -40,9 +40,9 @@ struct emu_argument {
     uint32_t is_const;
 };
 
-/* Queues the kernel on a stream; args are copied. What a launch on a GPU would refuse becomes the
- * last error (cudaGetLastError), as there; a pointer argument that is neither NULL nor in a live
- * allocation ends the program. */
+/* Queues the kernel on a stream; args are copied. A launch that a GPU would refuse ends the program
+ * (a grid, a block or shared memory beyond the limits), as does a pointer argument that is neither
+ * NULL nor in a live allocation. An error that was injected is left for cudaGetLastError. */
 void emu_launch(const struct emu_kernel *k, cudaStream_t stream, const void *args,
                 size_t args_bytes, const struct emu_argument *pointers, size_t pointer_count);
 

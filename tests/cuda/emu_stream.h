@@ -82,6 +82,10 @@ void emu_queue(cudaStream_t s, const struct emu_op *op);
  * every later call on this device returns it. */
 void emu_operation_failed(cudaError_t error);
 
+/* The error that stuck to the device of this stream, or cudaSuccess: what a library's call on it
+ * returns as its own kind of execution failure. */
+cudaError_t emu_device_error(cudaStream_t s);
+
 /* For a loop inside a library call that waits for a peer: lets streams of this process go on, then
  * lets the lock go and sleeps, longer with each round (from 0). The lock is held once on entry. */
 void emu_wait(unsigned round);
