@@ -7,6 +7,8 @@ libgfs_engine_a_SOURCES += \
 	src/engine/rank.c src/engine/rank.h \
 	src/engine/restore.c src/engine/restore.h \
 	src/engine/service.c src/engine/service.h \
+	src/engine/stage.c src/engine/stage.h \
+	src/engine/stage.c src/engine/stage.h \
 	src/engine/take.c src/engine/take.h \
 	src/engine/wide.c src/engine/wide.h
 
@@ -23,5 +25,8 @@ libgfs_engine_a_SOURCES += \
 	src/engine/trainer.c src/engine/trainer.h src/engine/trainer_parts.h \
 	src/engine/trainer_init.c \
 	src/engine/trainer_memory.c \
+	src/engine/offload.c src/engine/offload.h \
+	src/engine/offload_file.c src/engine/offload_file.h \
 	src/engine/trainer_optimizer.c \
+	src/engine/trainer_state.c \
 	src/engine/trainer_units.c

@@ -53,6 +53,21 @@ static int restore_open(const struct restore_args *r, const char *dir, struct sn
     return -EBADMSG;
 }
 
+/* A tensor's piece in one array of this rank, as the shard sees it. */
+struct restore_source {
+    struct snapshot *snapshot;
+    enum array array;
+    const char *name;
+    struct layout_piece piece;
+    struct err *err;
+};
+
+static int restore_fill(void *ctx, uint64_t from, uint64_t elems, float *to) {
+    const struct restore_source *s = ctx;
+    uint64_t lo = s->piece.tensor_offset_elems + (from - s->piece.shard_offset_elems);
+    return snapshot_read_tensor(s->snapshot, s->array, s->name, lo, lo + elems, to, s->err);
+}
+
 static int restore_unit(const struct restore_args *r, struct snapshot *s, uint32_t unit,
                         struct err *err) {
     static const enum array arrays[] = {ARRAY_PARAMS, ARRAY_EXP_AVG, ARRAY_EXP_AVG_SQ};
@@ -60,12 +75,14 @@ static int restore_unit(const struct restore_args *r, struct snapshot *s, uint32
     for (uint32_t t = 0; t < l->tensor_count; t++) {
         if (l->tensors[t].unit != unit)
             continue;
-        struct layout_piece p = layout_tensor_piece(l, t, r->rank);
-        for (size_t a = 0; a < sizeof(arrays) / sizeof(arrays[0]) && p.elems > 0; a++) {
-            int rc = snapshot_read_tensor(
-                s, arrays[a], l->tensors[t].spec.name, p.tensor_offset_elems,
-                p.tensor_offset_elems + p.elems,
-                arrays_shard(r->arrays, arrays[a], unit) + p.shard_offset_elems, err);
+        struct restore_source from = {.snapshot = s,
+                                      .name = l->tensors[t].spec.name,
+                                      .piece = layout_tensor_piece(l, t, r->rank),
+                                      .err = err};
+        uint64_t lo = from.piece.shard_offset_elems, hi = lo + from.piece.elems;
+        for (size_t a = 0; a < sizeof(arrays) / sizeof(arrays[0]) && hi > lo; a++) {
+            from.array = arrays[a];
+            int rc = arrays_load(r->arrays, arrays[a], unit, lo, hi, restore_fill, &from, err);
             if (rc != 0)
                 return rc;
         }

@@ -24,6 +24,7 @@ enum {
         1 << 20, /* some thousand answers: a daemon that is behind by more is not reading */
     SERVICE_ALIVE_MS = 1000,
     SERVICE_CLOSE_MS = 1000,
+    SERVICE_COPY_MS = 20, /* of copies, before messages and signs of life have their turn */
     SERVICE_NICE = -10
 };
 
@@ -387,6 +388,8 @@ static void eventfd_drain(int fd) {
 /* Finished copies are answered before the next one is made: who waits longest goes first. */
 static void service_copies(struct service *s) {
     struct hold *h;
+    uint64_t until_ms = now_ms() + SERVICE_COPY_MS;
+    bool more;
     do {
         while ((h = arrays_next_done(s->args.arrays)) != NULL) {
             const struct hold_owner *owner = h->owner;
@@ -395,7 +398,10 @@ static void service_copies(struct service *s) {
             if (rc != 0)
                 service_drop_daemon(s, "it does not read");
         }
-    } while (arrays_serve(s->args.arrays));
+        more = arrays_serve(s->args.arrays);
+    } while (more && now_ms() < until_ms);
+    if (more)
+        service_wake(s); /* goes on after the others */
 }
 
 static bool service_done(struct service *s, uint64_t *deadline_ms) {

@@ -148,9 +148,14 @@ static int takes_reply(struct takes *t, const struct take *k, enum take_state st
 
 static int takes_reply_done(struct takes *t, struct take *k) {
     static const enum take_state states[] = {
-        [HOLD_COPIED] = TAKE_COPY, [HOLD_NONE] = TAKE_NONE, [HOLD_PASSED] = TAKE_PASSED};
+        [HOLD_COPIED] = TAKE_COPY,
+        [HOLD_NONE] = TAKE_NONE,
+        [HOLD_PASSED] = TAKE_PASSED,
+        [HOLD_FAILED] = TAKE_FAILED,
+    };
     k->answered = true;
-    return takes_reply(t, k, states[k->hold.result], 0);
+    return takes_reply(t, k, states[k->hold.result],
+                       k->hold.result == HOLD_FAILED ? k->hold.code : 0);
 }
 
 static int takes_refuse(struct takes *t, const struct msg_take *m, int code) {

@@ -14,7 +14,7 @@
 #include "engine/take.h"
 #include "store/snapshot.h"
 
-enum wide_state { WIDE_RESERVED, WIDE_FIXED, WIDE_COPIED };
+enum wide_state { WIDE_RESERVED, WIDE_FIXED, WIDE_COPIED, WIDE_FAILED };
 
 struct wide {
     struct hold_owner owner; /* first: a hold's owner points here */
@@ -223,14 +223,18 @@ int wides_finished(struct wides *w, struct hold *h) {
      * lay there before. */
     if (h->result == HOLD_NONE)
         memset(h->dst, 0, (h->hi - h->lo) * TENSOR_ELEM_BYTES);
-    if (--x->left_count > 0)
+    /* One array that can't be read is the end of the whole. Its release follows. */
+    bool failed = h->result == HOLD_FAILED;
+    x->left_count--;
+    if (wide_state(w, x) == WIDE_FAILED || (x->left_count > 0 && !failed))
         return 0;
     pthread_mutex_lock(&w->lock);
-    x->state = WIDE_COPIED;
+    x->state = failed ? WIDE_FAILED : WIDE_COPIED;
     pthread_mutex_unlock(&w->lock);
-    struct msg_take_done done = {.take = x->take, .gen = x->gen, .step = x->step};
+    struct msg_take_done done = {
+        .take = x->take, .gen = x->gen, .step = x->step, .code = failed ? (uint32_t)h->code : 0};
     service_send(w->service, MSG_TAKE_DONE, &done);
-    return x->keep ? 0 : wide_offer(w, x, service_daemon(w->service));
+    return x->keep || failed ? 0 : wide_offer(w, x, service_daemon(w->service));
 }
 
 static void *writer_main(void *arg) {

@@ -1,9 +1,12 @@
 /* wide.h - wide takes: everything in a mask of arrays, at one boundary. Pins, snapshots, opens of
  * model.safetensors.
  *
- *   wides_reserve -> RESERVED -> wides_fix (main thread, boundary) -> FIXED -> last copy made ->
- * COPIED COPIED -> wides_write -> a thread writes rank-R.bin -> COPIED; wides_release ends it from
- * any state. */
+ *   (none) --> RESERVED   wides_reserve
+ *   RESERVED -> FIXED     wides_fix: main thread, at a boundary
+ *   FIXED ----> COPIED    wides_finished: the last copy is made
+ *   FIXED ----> FAILED    wides_finished: one could not be made; the supervisor is told
+ *   COPIED ---> COPIED    wides_write: a thread writes rank-R.bin
+ *   any ------> (none)    wides_release */
 #ifndef GFS_ENGINE_WIDE_H
 #define GFS_ENGINE_WIDE_H
 

@@ -18,7 +18,39 @@ static struct tensor_spec spec(const char *name, uint32_t ndim, uint64_t rows, u
     return t;
 }
 
+static void world_memory(struct world *w, const struct world_device *on) {
+    struct err err = {0};
+    void *memory = NULL;
+    if (on == NULL) {
+        w->memory = calloc(1, w->memory_bytes);
+        assert_non_null(w->memory);
+        return;
+    }
+    const struct device_ops *ops = &async_device_ops;
+    w->dev = async_device_open(on->order, on->seed);
+    assert_int_equal(ops->alloc(w->dev, DEV_MEM_DEVICE, w->memory_bytes, "shards", &memory), 0);
+    w->memory = memory;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(ops->stream_open(w->dev, i == 0 ? DEV_STREAM_COMPUTE : DEV_STREAM_REDUCE,
+                                          &w->writers[i]),
+                         0);
+        assert_int_equal(ops->event_open(w->dev, "written", &w->written[i]), 0);
+    }
+    struct stage_args args = {.ops = ops,
+                              .dev = w->dev,
+                              .slot_bytes = on->slot_bytes,
+                              .slot_count = on->slot_count,
+                              .threads = on->threads};
+    assert_int_equal(stage_open(&args, &w->stage, &err), 0);
+    arrays_set_stage(w->arrays, w->stage, w->writers[0], w->writers[1]);
+}
+
 void world_open(struct world *w, uint32_t rank, uint32_t world_size, uint64_t wide_elems) {
+    world_open_on(w, rank, world_size, wide_elems, NULL);
+}
+
+void world_open_on(struct world *w, uint32_t rank, uint32_t world_size, uint64_t wide_elems,
+                   const struct world_device *on) {
     static const char *const names[WORLD_UNITS] = {"root", "h.0", "h.1"};
     const struct tensor_spec tensors[] = {
         spec("wte", 1, wide_elems, 0), spec("h.0.weight", 2, 10, 10), spec("h.0.bias", 1, 7, 0),
@@ -32,11 +64,9 @@ void world_open(struct world *w, uint32_t rank, uint32_t world_size, uint64_t wi
     if (rc != 0)
         fail_msg("%s", err.text);
     assert_int_equal(arrays_open(&w->layout, rank, &w->arrays, &err), 0);
-    uint64_t elems = 0;
     for (uint32_t u = 0; u < WORLD_UNITS; u++)
-        elems += ARRAY_COUNT * w->layout.units[u].shard_elems;
-    w->memory = calloc(elems, sizeof(*w->memory));
-    assert_non_null(w->memory);
+        w->memory_bytes += ARRAY_COUNT * w->layout.units[u].shard_elems * sizeof(float);
+    world_memory(w, on);
     float *at = w->memory;
     for (uint32_t u = 0; u < WORLD_UNITS; u++) {
         for (enum array a = 0; a < ARRAY_COUNT; a++) {
@@ -47,9 +77,21 @@ void world_open(struct world *w, uint32_t rank, uint32_t world_size, uint64_t wi
 }
 
 void world_close(struct world *w) {
+    const struct device_ops *ops = &async_device_ops;
     arrays_close(w->arrays);
     layout_free(&w->layout);
-    free(w->memory);
+    if (w->dev == NULL) {
+        free(w->memory);
+        return;
+    }
+    stage_close(w->stage);
+    for (int i = 0; i < 2; i++) {
+        world_wait(w, i == 0 ? ARRAY_PARAMS : ARRAY_GRADS);
+        ops->event_close(w->dev, w->written[i]);
+        ops->stream_close(w->dev, w->writers[i]);
+    }
+    ops->free(w->dev, DEV_MEM_DEVICE, w->memory, w->memory_bytes);
+    ops->close(w->dev);
 }
 
 /* Whole numbers below 2^24: exact. */
@@ -58,9 +100,24 @@ float world_value(enum array array, uint32_t unit, uint64_t i, uint64_t gen) {
 }
 
 void world_fill(struct world *w, enum array array, uint32_t unit, uint64_t gen) {
+    uint64_t elems = world_valid(w, unit);
     float *shard = arrays_shard(w->arrays, array, unit);
-    for (uint64_t i = 0; i < world_valid(w, unit); i++)
-        shard[i] = world_value(array, unit, i, gen);
+    float *to = w->dev == NULL ? shard : malloc((elems + 1) * sizeof(*to));
+    for (uint64_t i = 0; i < elems; i++)
+        to[i] = world_value(array, unit, i, gen);
+    if (w->dev == NULL)
+        return;
+    async_device_write(w->dev, w->writers[array == ARRAY_GRADS], shard, to, elems * sizeof(*to));
+    free(to);
+}
+
+void world_wait(struct world *w, enum array array) {
+    const struct device_ops *ops = &async_device_ops;
+    int i = array == ARRAY_GRADS;
+    if (w->dev == NULL)
+        return;
+    assert_int_equal(ops->event_record(w->dev, w->writers[i], w->written[i]), 0);
+    assert_int_equal(ops->event_synchronize(w->dev, w->written[i]), 0);
 }
 
 void world_write_state(struct world *w, uint32_t unit, uint64_t gen) {
@@ -68,12 +125,14 @@ void world_write_state(struct world *w, uint32_t unit, uint64_t gen) {
     world_fill(w, ARRAY_PARAMS, unit, gen);
     world_fill(w, ARRAY_EXP_AVG, unit, gen);
     world_fill(w, ARRAY_EXP_AVG_SQ, unit, gen);
+    world_wait(w, ARRAY_PARAMS);
     arrays_state_end(w->arrays, unit, gen, gen - 1);
 }
 
 void world_write_grads(struct world *w, uint32_t unit, uint64_t gen) {
     arrays_grads_begin(w->arrays, unit);
     world_fill(w, ARRAY_GRADS, unit, gen);
+    world_wait(w, ARRAY_GRADS);
     arrays_grads_end(w->arrays, unit, gen, gen - 1);
 }
 

@@ -35,9 +35,11 @@ tests_unit_bench_kernels_SOURCES = tests/unit/bench_kernels.c \
 tests_unit_bench_kernels_LDADD = $(GFS_ENGINE_LINK)
 
 # Arrays and takes of a rank.
-gfs_engine_world = tests/unit/engine_world.c tests/unit/engine_world.h
+gfs_engine_world = tests/unit/engine_world.c tests/unit/engine_world.h \
+	tests/unit/async_device.c tests/unit/async_device.h
+gfs_arrays_race = $(gfs_engine_world) tests/unit/arrays_race.c tests/unit/arrays_race.h
 gfs_unit_tests += tests/unit/test_arrays
-tests_unit_test_arrays_SOURCES = tests/unit/test_arrays.c $(gfs_engine_world)
+tests_unit_test_arrays_SOURCES = tests/unit/test_arrays.c $(gfs_arrays_race)
 tests_unit_test_arrays_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
 
 gfs_layout_check = tests/unit/layout_check.c tests/unit/layout_check.h

@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "arrays_race.h"
 #include "engine_world.h"
 
 enum { WIDE_ELEMS = 1000, BUFFER_ELEMS = 2048 };
@@ -341,139 +342,10 @@ static void units_and_gradients_have_versions_of_their_own(void **state) {
 
 /* ---- two threads */
 
-enum { READER_HOLDS = 12 };
-
-struct race {
-    struct world w;
-    atomic_bool stop;
-    atomic_uint_fast64_t gen; /* begun last */
-    uint64_t steps;
-    /* the reader's */
-    struct hold holds[READER_HOLDS];
-    float *buffers[READER_HOLDS];
-    uint64_t copied, passed, none, waited, cancelled;
-    const char *wrong;
-};
-
-static uint32_t next_random(uint32_t *seed) {
-    *seed = *seed * 1664525u + 1013904223u;
-    return *seed >> 8;
-}
-
-static void reader_check(struct race *r, const struct hold *h) {
-    if (h->result == HOLD_COPIED) {
-        r->copied++;
-        if (!world_is(h->array, h->unit, h->lo, h->hi, h->gen, h->dst))
-            r->wrong = "a copy is not of one version";
-        if (h->want_gen != 0 && h->gen != h->want_gen)
-            r->wrong = "a copy is of another version than the one wanted";
-        if (h->step != h->gen - 1)
-            r->wrong = "step and gen do not belong together";
-    } else if (h->result == HOLD_PASSED) {
-        r->passed++;
-        if (h->want_gen == 0 || h->gen < h->want_gen)
-            r->wrong = "passed, but it was not";
-    } else {
-        r->none++;
-        if (h->array != ARRAY_GRADS)
-            r->wrong = "parameters are always there";
-    }
-}
-
-static void reader_start(struct race *r, struct hold *h, uint32_t *seed) {
-    uint64_t gen = atomic_load(&r->gen);
-    h->array = (enum array)(next_random(seed) % ARRAY_COUNT);
-    h->unit = next_random(seed) % WORLD_UNITS;
-    uint64_t valid = world_valid(&r->w, h->unit);
-    h->lo = valid != 0 ? next_random(seed) % valid : 0;
-    h->hi = h->lo + (valid > h->lo ? next_random(seed) % (valid - h->lo + 1) : 0);
-    uint64_t wants[] = {0, gen, gen + 1, gen + 3, gen > 2 ? gen - 1 : 0};
-    h->want_gen = wants[next_random(seed) % 5];
-    if (arrays_take(r->w.arrays, h)) {
-        reader_check(r, h);
-        arrays_cancel(r->w.arrays, h);
-    } else {
-        r->waited++;
-    }
-}
-
-static void *reader_main(void *arg) {
-    struct race *r = arg;
-    uint32_t seed = 42;
-    while (!atomic_load(&r->stop) && r->wrong == NULL) {
-        uint32_t i = next_random(&seed) % READER_HOLDS;
-        struct hold *h = &r->holds[i];
-        /* Its state is the lists' until it was handed out or cancelled: the owner knows it is busy.
-         */
-        bool busy = h->owner != NULL;
-        if (!busy) {
-            uint64_t waited = r->waited;
-            reader_start(r, h, &seed);
-            if (r->waited != waited)
-                h->owner = h;
-        } else if (next_random(&seed) % 8 == 0) {
-            arrays_cancel(r->w.arrays, h);
-            h->owner = NULL;
-            r->cancelled++;
-        }
-        (void)arrays_serve(r->w.arrays);
-        for (struct hold *d; (d = arrays_next_done(r->w.arrays)) != NULL;) {
-            reader_check(r, d);
-            arrays_cancel(r->w.arrays, d);
-            d->owner = NULL;
-        }
-    }
-    return NULL;
-}
-
-static void writer_step(struct race *r, uint64_t gen) {
-    for (uint32_t u = 0; u < WORLD_UNITS; u++) {
-        arrays_grads_begin(r->w.arrays, u);
-        world_fill(&r->w, ARRAY_GRADS, u, gen);
-        arrays_grads_end(r->w.arrays, u, gen, gen - 1);
-    }
-    for (uint32_t u = 0; u < WORLD_UNITS; u++) {
-        arrays_state_begin(r->w.arrays, u);
-        world_fill(&r->w, ARRAY_PARAMS, u, gen);
-        world_fill(&r->w, ARRAY_EXP_AVG, u, gen);
-        world_fill(&r->w, ARRAY_EXP_AVG_SQ, u, gen);
-        arrays_state_end(r->w.arrays, u, gen, gen - 1);
-    }
-}
-
-static void race_run(struct race *r, uint64_t wide_elems, uint64_t steps) {
-    pthread_t reader;
-    world_open(&r->w, 0, 2, wide_elems);
-    world_write_all(&r->w, 1);
-    atomic_store(&r->gen, 1);
-    for (int i = 0; i < READER_HOLDS; i++) {
-        r->buffers[i] = malloc(wide_elems * sizeof(float) + 4096);
-        r->holds[i].dst = (uint8_t *)r->buffers[i];
-    }
-    assert_int_equal(pthread_create(&reader, NULL, reader_main, r), 0);
-    for (uint64_t gen = 2; gen < 2 + steps; gen++) {
-        atomic_store(&r->gen, gen);
-        if (gen % 16 == 0)
-            arrays_grads_none(r->w.arrays);
-        writer_step(r, gen);
-        if (gen % 4 == 0) /* so that the reader has its turn on one core too */
-            sched_yield();
-    }
-    atomic_store(&r->stop, true);
-    assert_int_equal(pthread_join(reader, NULL), 0);
-    if (r->wrong != NULL)
-        fail_msg("%s", r->wrong);
-    for (int i = 0; i < READER_HOLDS; i++) {
-        arrays_cancel(r->w.arrays, &r->holds[i]);
-        free(r->buffers[i]);
-    }
-    world_close(&r->w);
-}
-
 static void copies_under_a_writer_are_of_one_version(void **state) {
     (void)state;
     static struct race r;
-    race_run(&r, WIDE_ELEMS, 5000);
+    race_run(&r, NULL, WIDE_ELEMS, 5000);
     print_message("%llu copied, %llu passed, %llu none, %llu waited, %llu cancelled\n",
                   (unsigned long long)r.copied, (unsigned long long)r.passed,
                   (unsigned long long)r.none, (unsigned long long)r.waited,
