@@ -8,7 +8,6 @@ libgfs_engine_a_SOURCES += \
 	src/engine/restore.c src/engine/restore.h \
 	src/engine/service.c src/engine/service.h \
 	src/engine/stage.c src/engine/stage.h \
-	src/engine/stage.c src/engine/stage.h \
 	src/engine/take.c src/engine/take.h \
 	src/engine/wide.c src/engine/wide.h
 
