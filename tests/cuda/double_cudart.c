@@ -1,4 +1,6 @@
 /* double_cudart.c - memory, streams, events and copies of the runtime's double. */
+#include "config.h"
+
 #include "tests/cuda/double_cudart.h"
 
 #include <stdio.h>

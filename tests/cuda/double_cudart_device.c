@@ -1,5 +1,7 @@
 /* double_cudart_device.c - devices and their properties, versions, and how every call begins and
  * ends. */
+#include "config.h"
+
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,7 @@
 /* double_cudart_errors.c - names and texts of the runtime's errors, as the real library gives them
  * (CUDA 13.0). Numbers, so that older headers will do. */
+#include "config.h"
+
 #include <cuda_runtime_api.h>
 #include <stddef.h>
 #include <string.h>

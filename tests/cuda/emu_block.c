@@ -1,4 +1,6 @@
 /* emu_block.c - blocks, barriers and warps over fibers. */
+#include "config.h"
+
 #include "tests/cuda/emu_block.h"
 
 #include <stdarg.h>

@@ -1,4 +1,6 @@
 /* emu_control.c - settings, the count of calls, and the one that is made to fail. */
+#include "config.h"
+
 #include "tests/cuda/emu_control.h"
 
 #include <errno.h>

@@ -1,5 +1,7 @@
 /* emu_fiber.c - switching stacks on x86-64: the registers that a function must preserve, no more
  * (ucontext also saves the signal mask, a system call each time, and is 50 times slower). */
+#include "config.h"
+
 #include "tests/cuda/emu_fiber.h"
 
 #include <stdint.h>

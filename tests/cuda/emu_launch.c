@@ -1,4 +1,6 @@
 /* emu_launch.c - a kernel's way onto a stream: limits, arguments, the queue. */
+#include "config.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

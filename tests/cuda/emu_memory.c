@@ -1,4 +1,6 @@
 /* emu_memory.c - the ledger of allocations, and what it says when memory is touched wrongly. */
+#include "config.h"
+
 #include "tests/cuda/emu_memory.h"
 
 #include <signal.h>

@@ -1,4 +1,6 @@
 /* emu_queue.c - streams and events: handles, what is queued, and the errors that stick. */
+#include "config.h"
+
 #include "tests/cuda/emu_queue.h"
 
 #include <stdio.h>

@@ -1,4 +1,6 @@
 /* emu_race_none.c - no race detector. */
+#include "config.h"
+
 #include "tests/cuda/emu_race.h"
 
 void emu_race_memory(const void *start, size_t bytes) { (void)start, (void)bytes; }

@@ -1,4 +1,6 @@
 /* emu_schedule.c - when operations run, and in which order. */
+#include "config.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>

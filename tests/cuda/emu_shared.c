@@ -1,4 +1,6 @@
 /* emu_shared.c - static and dynamic shared memory with red zones. */
+#include "config.h"
+
 #include "tests/cuda/emu_shared.h"
 
 #include <stdint.h>
