@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <math.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -440,6 +441,8 @@ static int step_run(struct trainer *t, uint64_t step, uint64_t gen, const struct
         rc = micro_run(t, m);
     trainer_phase(t, RANK_UPDATE);
     if (rc == 0)
+        rc = state_fetch(t, 0); /* it comes while the last gradients are reduced */
+    if (rc == 0)
         rc = step_verdict(t, r, err);
     if (rc != 0)
         return rc;
@@ -460,6 +463,8 @@ static int step_run(struct trainer *t, uint64_t step, uint64_t gen, const struct
 static int step_failed(struct trainer *t, uint64_t step, int rc, struct err *err) {
     char why[256];
     t->ops->why(t->dev, why, sizeof why);
+    if (why[0] == '\0' && t->offload != NULL)
+        snprintf(why, sizeof why, "%s", offload_why(t->offload));
     return err_set(err, -rc, "step %llu: %s %s: %s%s%s", (unsigned long long)step + 1, t->doing,
                    t->doing_what, strerror(-rc), why[0] != '\0' ? ": " : "", why);
 }

@@ -40,6 +40,7 @@ struct step_result {
 
 /* All memory that training needs is allocated here. A collective. */
 int trainer_open(const struct trainer_args *args, struct trainer **out, struct err *err);
+/* Nobody may use the arrays any more. */
 void trainer_close(struct trainer *t);
 /* For agenda and barrier; borrowed. */
 struct comm *trainer_comm(struct trainer *t);

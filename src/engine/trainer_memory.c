@@ -86,8 +86,10 @@ static int shards_open(struct trainer *t, struct err *err) {
     bool master_shared = shared && t->dtype == DTYPE_F32;
     int rc = 0;
     for (enum array a = ARRAY_PARAMS; a < ARRAY_COUNT && rc == 0; a++)
-        if (a != ARRAY_PARAMS || !master_shared)
+        if (!state_is_offloaded(t, a) && (a != ARRAY_PARAMS || !master_shared))
             rc = shards_alloc(t, a, err);
+    if (rc == 0)
+        rc = state_open(t, err);
     for (uint32_t u = 0; u < t->unit_count && rc == 0 && master_shared; u++)
         arrays_set_shard(t->arrays, ARRAY_PARAMS, u, t->comm_ops->shard(t->comm, u));
     return rc != 0 ? rc : gather_shards_open(t, shared, err);
@@ -213,8 +215,26 @@ static void marks_close(struct trainer *t) {
             t->ops->event_close(t->dev, marks[i]->event);
 }
 
+/* What readers take of the shards goes through pinned memory. */
+static int stage_of_readers(struct trainer *t, struct err *err) {
+    struct stage_args args = {.ops = t->ops,
+                              .dev = t->dev,
+                              .slot_bytes = STAGE_SLOT_BYTES,
+                              .slot_count = STAGE_SLOT_COUNT,
+                              .threads = STAGE_THREAD_COUNT};
+    if (t->ops->host_access)
+        return 0;
+    int rc = stage_open(&args, &t->stage, err);
+    if (rc == 0)
+        arrays_set_stage(t->arrays, t->stage, t->streams[DEV_STREAM_COMPUTE],
+                         t->streams[DEV_STREAM_REDUCE]);
+    return rc;
+}
+
 int trainer_memory_open(struct trainer *t, struct err *err) {
     int rc = marks_open(t, err);
+    if (rc == 0)
+        rc = stage_of_readers(t, err);
     if (rc == 0)
         rc = shards_open(t, err);
     if (rc == 0)
@@ -235,6 +255,8 @@ int trainer_memory_open(struct trainer *t, struct err *err) {
 void trainer_memory_close(struct trainer *t) {
     if (t->dev != NULL) {
         marks_close(t);
+        offload_close(t->offload);
+        stage_close(t->stage);
         while (t->block_count > 0) {
             struct trainer_block *b = &t->blocks[--t->block_count];
             t->ops->free(t->dev, b->kind, b->p, b->bytes);

@@ -53,29 +53,29 @@ int optimizer_norm(struct trainer *t) {
 
 static int update_unit(struct trainer *t, uint32_t unit, uint32_t *run,
                        const struct dev_adamw *with_decay) {
-    float *param = arrays_shard(t->arrays, ARRAY_PARAMS, unit);
-    float *exp_avg = arrays_shard(t->arrays, ARRAY_EXP_AVG, unit);
-    float *exp_avg_sq = arrays_shard(t->arrays, ARRAY_EXP_AVG_SQ, unit);
-    const float *grad = arrays_shard(t->arrays, ARRAY_GRADS, unit);
     uint8_t *copy = t->dtype == DTYPE_F32 ? NULL : t->gather_shards[unit];
-    int rc = 0;
+    float *at[ARRAY_COUNT];
     trainer_doing(t, "updating unit", t->layout->units[unit].name);
+    int rc = state_enter(t, unit, at);
+    if (rc == 0)
+        rc = state_fetch(t, unit + 1);
     for (; *run < t->run_count && t->runs[*run].unit == unit && rc == 0; (*run)++) {
         const struct decay_run *r = &t->runs[*run];
         struct dev_adamw a = *with_decay;
         if (!r->decay)
             a.weight_decay = 0;
-        rc = t->ops->adamw(t->dev, t->streams[DEV_STREAM_COMPUTE], param + r->first,
-                           exp_avg + r->first, exp_avg_sq + r->first, grad + r->first,
+        rc = t->ops->adamw(t->dev, t->streams[DEV_STREAM_COMPUTE], at[ARRAY_PARAMS] + r->first,
+                           at[ARRAY_EXP_AVG] + r->first, at[ARRAY_EXP_AVG_SQ] + r->first,
+                           at[ARRAY_GRADS] + r->first,
                            copy != NULL ? copy + r->first * dtype_bytes(t->dtype) : NULL, t->dtype,
                            r->elems, &a);
     }
-    return rc != 0 ? rc : mark_record(t, DEV_STREAM_COMPUTE, &t->applied[unit % TRAINER_APPLIED]);
+    return rc != 0 ? rc : state_leave(t, unit, true);
 }
 
-/* Readers may have a unit once the device has updated it. */
+/* Readers may have a unit once it is updated, where it rests. */
 static int publish_unit(struct trainer *t, uint32_t unit, uint64_t gen, uint64_t step) {
-    int rc = mark_synchronize(t, &t->applied[unit % TRAINER_APPLIED]);
+    int rc = state_settle(t, unit);
     if (rc == 0)
         arrays_state_end(t->arrays, unit, gen, step);
     return rc;

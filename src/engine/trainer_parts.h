@@ -14,7 +14,9 @@
 #ifndef GFS_ENGINE_TRAINER_PARTS_H
 #define GFS_ENGINE_TRAINER_PARTS_H
 
+#include "engine/offload.h"
 #include "engine/schedule.h"
+#include "engine/stage.h"
 #include "engine/trainer.h"
 
 struct mark {
@@ -76,6 +78,8 @@ struct trainer {
     enum dtype dtype, grad_dtype; /* of gathered units and activations; of their gradients */
     struct dev_stream *streams[DEV_STREAM_COUNT]; /* TAKE is not used here */
     struct mark updated, computed, normed, applied[TRAINER_APPLIED];
+    struct offload *offload; /* NULL: all state rests in device memory */
+    struct stage *stage;     /* of readers' copies; NULL where the host reads the device's memory */
     struct trainer_block blocks[TRAINER_MAX_BLOCKS]; /* of device memory, freed at close */
     uint32_t block_count;
 
@@ -131,6 +135,15 @@ const void *units_view(const struct trainer *t, uint32_t unit);
 int units_refresh(struct trainer *t, uint64_t gen);
 int grads_begin(struct trainer *t, uint32_t unit, bool empty, uint32_t *slot);
 int grads_reduce(struct trainer *t, uint32_t unit, uint32_t slot, bool first_micro);
+
+/* trainer_state.c: a unit's params and moments, wherever they rest. */
+int state_open(struct trainer *t, struct err *err);
+bool state_is_offloaded(const struct trainer *t, enum array a);
+int state_fetch(struct trainer *t, uint32_t unit); /* begins to bring it, if it must be brought */
+/* COMPUTE may work on shards[a] from now on. */
+int state_enter(struct trainer *t, uint32_t unit, float *shards[ARRAY_COUNT]);
+int state_leave(struct trainer *t, uint32_t unit, bool written);
+int state_settle(struct trainer *t, uint32_t unit); /* the host waits: it is where it rests */
 
 /* trainer_optimizer.c */
 int optimizer_plan(struct trainer *t, struct err *err);

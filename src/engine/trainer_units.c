@@ -67,10 +67,17 @@ const void *units_view(const struct trainer *t, uint32_t unit) {
 static int copies_make(struct trainer *t) {
     int rc = 0;
     trainer_doing(t, "casting the", "parameters");
-    for (uint32_t u = 0; u < t->unit_count && rc == 0; u++)
-        rc = t->ops->cast(t->dev, t->streams[DEV_STREAM_COMPUTE], t->gather_shards[u], t->dtype,
-                          arrays_shard(t->arrays, ARRAY_PARAMS, u), DTYPE_F32,
-                          t->layout->units[u].shard_elems);
+    for (uint32_t u = 0; u < t->unit_count && rc == 0; u++) {
+        float *at[ARRAY_COUNT];
+        rc = state_fetch(t, u);
+        if (rc == 0)
+            rc = state_enter(t, u, at);
+        if (rc == 0)
+            rc = t->ops->cast(t->dev, t->streams[DEV_STREAM_COMPUTE], t->gather_shards[u], t->dtype,
+                              at[ARRAY_PARAMS], DTYPE_F32, t->layout->units[u].shard_elems);
+        if (rc == 0)
+            rc = state_leave(t, u, false);
+    }
     if (rc == 0)
         rc = mark_record(t, DEV_STREAM_COMPUTE, &t->updated);
     if (rc == 0)

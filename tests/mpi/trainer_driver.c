@@ -188,6 +188,34 @@ static int driver_steps(struct driver *d, struct err *err) {
 
 /* ---- dump and compare */
 
+/* [lo, hi) of this rank's shard, as a reader gets it, wherever it rests. */
+static int shard_read(struct driver *d, enum array a, uint32_t unit, uint64_t lo, uint64_t hi,
+                      float *dst) {
+    struct hold h = {.array = a, .unit = unit, .lo = lo, .hi = hi, .dst = (uint8_t *)dst};
+    if (arrays_take(d->arrays, &h))
+        return h.result == HOLD_COPIED ? 0 : -EIO;
+    while (arrays_next_done(d->arrays) == NULL)
+        (void)arrays_serve(d->arrays);
+    return h.result == HOLD_COPIED ? 0 : -EIO;
+}
+
+static int dump_piece(struct driver *d, enum array a, uint32_t tensor, int fd,
+                      uint64_t tensor_base) {
+    struct layout_piece p = layout_tensor_piece(&d->layout, tensor, d->rank);
+    size_t bytes = p.elems * sizeof(float);
+    off_t at = (off_t)((tensor_base + p.tensor_offset_elems) * sizeof(float));
+    float *data = malloc(bytes + 1);
+    if (data == NULL)
+        return -ENOMEM;
+    int rc = p.elems == 0 ? 0
+                          : shard_read(d, a, d->layout.tensors[tensor].unit, p.shard_offset_elems,
+                                       p.shard_offset_elems + p.elems, data);
+    if (rc == 0 && p.elems > 0 && pwrite(fd, data, bytes, at) != (ssize_t)bytes)
+        rc = -EIO;
+    free(data);
+    return rc;
+}
+
 static int dump_array(struct driver *d, enum array a, struct err *err) {
     char path[1024];
     uint64_t tensor_base = 0;
@@ -196,12 +224,9 @@ static int dump_array(struct driver *d, enum array a, struct err *err) {
     if (fd < 0)
         return err_set(err, errno, "%s: %s", path, strerror(errno));
     for (uint32_t i = 0; i < d->layout.tensor_count && rc == 0; i++) {
-        struct layout_piece p = layout_tensor_piece(&d->layout, i, d->rank);
-        const float *shard = arrays_shard(d->arrays, a, d->layout.tensors[i].unit);
-        size_t bytes = p.elems * sizeof *shard;
-        off_t at = (off_t)((tensor_base + p.tensor_offset_elems) * sizeof *shard);
-        if (p.elems > 0 && pwrite(fd, shard + p.shard_offset_elems, bytes, at) != (ssize_t)bytes)
-            rc = err_set(err, EIO, "%s: short write", path);
+        rc = dump_piece(d, a, i, fd, tensor_base);
+        if (rc != 0)
+            rc = err_set(err, -rc, "%s: %s", path, strerror(-rc));
         tensor_base += d->layout.tensors[i].numel;
     }
     close(fd);

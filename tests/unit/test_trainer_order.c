@@ -47,6 +47,18 @@ void arrays_set_shard(struct arrays *a, enum array array, uint32_t unit, float *
     a->shards[unit * ARRAY_COUNT + array] = shard;
 }
 
+/* Readers' copies are noted as the host's here, wherever the array rests: that is the strictest. */
+void arrays_set_stage(struct arrays *a, struct stage *stage, struct dev_stream *state_writer,
+                      struct dev_stream *grads_writer) {
+    (void)a, (void)stage, (void)state_writer, (void)grads_writer;
+}
+
+void arrays_set_home(struct arrays *a, enum array array, uint32_t unit,
+                     const struct array_home *home) {
+    (void)a, (void)array, (void)unit;
+    assert_int_equal(home->place, ARRAY_IN_HOST);
+}
+
 float *arrays_shard(const struct arrays *a, enum array array, uint32_t unit) {
     return a->shards[unit * ARRAY_COUNT + array];
 }
@@ -177,10 +189,19 @@ struct kind {
     uint64_t micro_batch;
     uint32_t rank, world_size;
     const char *dtype, *reduce_dtype;
+    const char *offload; /* NULL: none */
 };
+
+/* The recording device as one whose memory the host can't read. */
+static struct device_ops far_device(void) {
+    struct device_ops ops = device_recording;
+    ops.host_access = false;
+    return ops;
+}
 
 struct fixture {
     struct config config;
+    struct device_ops ops;
     struct model *model;
     struct layout layout;
     struct arrays arrays;
@@ -197,6 +218,9 @@ static void fixture_open_kind(struct fixture *f, const struct kind *k) {
     f->config.micro_batch = k->micro_batch;
     strcpy(f->config.dtype, k->dtype);
     strcpy(f->config.reduce_dtype, k->reduce_dtype);
+    if (k->offload != NULL)
+        strcpy(f->config.offload, k->offload);
+    f->ops = k->offload != NULL ? far_device() : device_recording;
     f->config.seq_len = 16;
     assert_int_equal(model_config_text("gpt2:tiny", &text, &err), 0);
     assert_int_equal(model_open(text, &f->model, &err), 0);
@@ -218,7 +242,7 @@ static void fixture_open_kind(struct fixture *f, const struct kind *k) {
         .layout = &f->layout,
         .rank = k->rank,
         .world_size = k->world_size,
-        .ops = &device_recording,
+        .ops = &f->ops,
         .comm = &fake_comm,
         .data = &f->data,
         .arrays = &f->arrays,
@@ -231,7 +255,7 @@ static void fixture_open_kind(struct fixture *f, const struct kind *k) {
 }
 
 static void fixture_open(struct fixture *f, const char *wrap, uint64_t micro_batch) {
-    struct kind k = {wrap, micro_batch, 0, WORLD, "f32", "f32"};
+    struct kind k = {wrap, micro_batch, 0, WORLD, "f32", "f32", NULL};
     fixture_open_kind(f, &k);
 }
 
@@ -275,17 +299,27 @@ static void a_step_is_in_order_for_every_wrap(void **state) {
     (void)state;
     for (size_t w = 0; w < sizeof wraps / sizeof *wraps; w++)
         for (uint64_t micro = 1; micro <= 2; micro++)
-            check_kind(&(struct kind){wraps[w], micro, 0, WORLD, "f32", "f32"});
+            check_kind(&(struct kind){wraps[w], micro, 0, WORLD, "f32", "f32", NULL});
 }
 
 static void a_step_is_in_order_on_every_rank_in_every_dtype(void **state) {
     (void)state;
     for (uint32_t world = 1; world <= WORLD_MAX; world++)
         for (uint32_t rank = 0; rank < world; rank++) {
-            check_kind(&(struct kind){"block", 1, rank, world, "f32", "f32"});
-            check_kind(&(struct kind){"block", 1, rank, world, "bf16", "f32"});
-            check_kind(&(struct kind){"block", 1, rank, world, "bf16", "bf16"});
+            check_kind(&(struct kind){"block", 1, rank, world, "f32", "f32", NULL});
+            check_kind(&(struct kind){"block", 1, rank, world, "bf16", "f32", NULL});
+            check_kind(&(struct kind){"block", 1, rank, world, "bf16", "bf16", NULL});
         }
+}
+
+static void offloaded_state_comes_and_goes_in_order(void **state) {
+    static const char host[] = "optimizer=host";
+    (void)state;
+    for (uint32_t world = 1; world <= WORLD_MAX; world++) {
+        check_kind(&(struct kind){"block", 1, world - 1, world, "f32", "f32", host});
+        check_kind(&(struct kind){"block", 1, world - 1, world, "bf16", "f32", host});
+        check_kind(&(struct kind){"none", 1, 0, world, "bf16", "bf16", host});
+    }
 }
 
 static bool is_named(const struct recording_entry *e, const char *name, const char *slots) {
@@ -296,11 +330,32 @@ static bool is_named(const struct recording_entry *e, const char *name, const ch
 
 /* Without the waits for one kind of event the checker finds a conflict: each is there for a reason,
  * and the recording sees what it is there for. */
+struct wait {
+    enum recording_kind kind;
+    const char *name, *slots;
+};
+
+static void check_needed(const struct kind *k, const struct wait *w) {
+    struct fixture f;
+    struct recording_conflict x;
+    size_t removed = 0;
+    fixture_open_kind(&f, k);
+    fixture_run(&f);
+    for (size_t i = recording_count(f.t->dev); i-- > 0;) {
+        const struct recording_entry *e = recording_at(f.t->dev, i);
+        if (e->kind != w->kind || !is_named(e, w->name, w->slots))
+            continue;
+        recording_remove(f.t->dev, i);
+        removed++;
+    }
+    if (removed == 0 || recording_check(f.t->dev, &x) != 1)
+        fail_msg("without the %zu waits for '%s %s' there is no conflict", removed, w->name,
+                 w->slots != NULL ? w->slots : "");
+    fixture_close(&f);
+}
+
 static void every_kind_of_wait_is_needed(void **state) {
-    static const struct {
-        enum recording_kind kind;
-        const char *name, *slots;
-    } waits[] = {
+    static const struct wait waits[] = {
         {RECORDING_WAIT, "gathered", "0"},  {RECORDING_WAIT, "gathered", "12"},
         {RECORDING_WAIT, "released", "12"}, {RECORDING_WAIT, "ready", "0"},
         {RECORDING_WAIT, "ready", "12"},    {RECORDING_WAIT, "reduced", "0"},
@@ -308,24 +363,20 @@ static void every_kind_of_wait_is_needed(void **state) {
         {RECORDING_SYNC, "computed", NULL}, {RECORDING_SYNC, "applied", "01"},
     };
     (void)state;
-    for (size_t w = 0; w < sizeof waits / sizeof *waits; w++) {
-        struct fixture f;
-        struct recording_conflict x;
-        size_t removed = 0;
-        fixture_open(&f, "block", 1);
-        fixture_run(&f);
-        for (size_t i = recording_count(f.t->dev); i-- > 0;) {
-            const struct recording_entry *e = recording_at(f.t->dev, i);
-            if (e->kind != waits[w].kind || !is_named(e, waits[w].name, waits[w].slots))
-                continue;
-            recording_remove(f.t->dev, i);
-            removed++;
-        }
-        if (removed == 0 || recording_check(f.t->dev, &x) != 1)
-            fail_msg("without the %zu waits for '%s %s' there is no conflict", removed,
-                     waits[w].name, waits[w].slots != NULL ? waits[w].slots : "");
-        fixture_close(&f);
-    }
+    for (size_t w = 0; w < sizeof waits / sizeof *waits; w++)
+        check_needed(&(struct kind){"block", 1, 0, WORLD, "f32", "f32", NULL}, &waits[w]);
+}
+
+static void every_kind_of_wait_of_the_offload_is_needed(void **state) {
+    static const struct wait waits[] = {
+        {RECORDING_WAIT, "offload here", NULL},
+        {RECORDING_WAIT, "offload used", NULL},
+        {RECORDING_SYNC, "offload left", NULL},
+    };
+    (void)state;
+    for (size_t w = 0; w < sizeof waits / sizeof *waits; w++)
+        check_needed(&(struct kind){"block", 1, 0, WORLD, "bf16", "f32", "optimizer=host"},
+                     &waits[w]);
 }
 
 /* Counts, by looking at the buffers that hold a unit when a module runs. */
@@ -378,7 +429,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_is_in_order_for_every_wrap),
         cmocka_unit_test(a_step_is_in_order_on_every_rank_in_every_dtype),
+        cmocka_unit_test(offloaded_state_comes_and_goes_in_order),
         cmocka_unit_test(every_kind_of_wait_is_needed),
+        cmocka_unit_test(every_kind_of_wait_of_the_offload_is_needed),
         cmocka_unit_test(the_root_and_two_units_are_gathered_at_most),
         cmocka_unit_test(units_are_gathered_ahead_of_their_use),
     };
