@@ -50,3 +50,16 @@ for comm in mpi node; do
     kill -TERM "$run_pid"
     ok "$comm: ... and ends" ends 0
 done
+
+# One rank has all of it: without its optimizer state, which is half, it fits.
+one=("${model[@]}" --ranks 1)
+start whole "${one[@]}" --steps 1
+ok "one rank: its state is larger than its limit" ends 1
+ok "one rank: ... which is said" said "bytes for .* on device cpu"
+start away "${one[@]}" --offload "optimizer=file:$work" --steps 1000 --paused
+ok "one rank, optimizer state in a file: it starts" state_is away paused
+ok "one rank, optimizer state in a file: ... trains" "$gatherfs" command away step 2
+ok "one rank, optimizer state in a file: ... saves" "$gatherfs" command away snapshot one
+ok "one rank, optimizer state in a file: ... a whole snapshot" "$gatherfs" ckpt verify away one
+kill -TERM "$run_pid"
+ok "one rank, optimizer state in a file: ... and ends" ends 0

@@ -56,6 +56,16 @@ for wrap in block size:200000; do
 done
 train micro 1 wrap=block micro_batch=3 && close_losses one micro 1e-5 20
 ok 'one rank, 8 sequences in microbatches of 3: the losses of one microbatch' $?
+for home in host "file:$dir" file:/dev/shm; do
+    train away 1 wrap=block offload="optimizer=$home" && same one away
+    ok "one rank, optimizer state in ${home%%:*}: the same bits as without" $?
+done
+train away 1 wrap=none offload="optimizer=file:$dir" && same one away
+ok 'one rank, one unit, optimizer state in a file: the same bits' $?
+train nowhere 1 offload="optimizer=file:$dir/none"
+ok 'optimizer state in a directory that is none is refused' $(($? == 0 ? 1 : 0))
+grep -q "optimizer=file:$dir/none: .*No such file" "$dir/nowhere.err"
+ok 'and the reason names it' $?
 train hot 1 wrap=block steps=30 lr=1000 warmup_steps=0 clip=0
 ok 'steps whose gradient is not finite are skipped, and training goes on' \
     $(($(grep -c ' skipped$' "$dir/hot") > 0 && $(grep -c '^step 30 ' "$dir/hot") == 1 ? 0 : 1))
@@ -77,6 +87,8 @@ for n in 2 3; do
     ok "$n ranks repeat bit for bit" $?
     train "n$n.mpi2" "$n" comm=mpi && same "n$n.mpi" "n$n.mpi2"
     ok "$n ranks, comm mpi: repeat bit for bit" $?
+    train "n$n.away" "$n" wrap=size:200000 offload="optimizer=file:$dir" && same "n$n" "n$n.away"
+    ok "$n ranks, optimizer state in a file: the same bits as without" $?
     for m in 1 4; do
         train "n$n.micro$m" "$n" micro_batch=$m && close_losses one "n$n.micro$m" 1e-5 20
         ok "$n ranks, microbatches of $m: the losses of one" $?

@@ -34,6 +34,10 @@ tests_unit_bench_kernels_SOURCES = tests/unit/bench_kernels.c \
 	tests/unit/model_harness.c tests/unit/model_harness.h
 tests_unit_bench_kernels_LDADD = $(GFS_ENGINE_LINK)
 
+gfs_unit_tests += tests/unit/test_offload
+tests_unit_test_offload_SOURCES = tests/unit/test_offload.c
+tests_unit_test_offload_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+
 # Arrays and takes of a rank.
 gfs_engine_world = tests/unit/engine_world.c tests/unit/engine_world.h \
 	tests/unit/async_device.c tests/unit/async_device.h
