@@ -696,6 +696,8 @@ int kernel_cases_run(const struct kernel_cases *k, size_t *run_count, size_t *fa
     kc_basic_cases(f);
     kc_attention_cases(f);
     kc_softmax_xent_cases(f);
+    if (k->large)
+        kc_wide_cases(f);
     *run_count = f->run_count;
     *failed_count = f->failed_count;
     side_close(f, TESTED);

@@ -139,8 +139,9 @@ void kc_check(struct kc *k, kc_run_fn *run, const void *arg);
  * to spare: reports that, and k is gone. false: there is enough, or nobody knows. */
 bool kc_skip_without(struct kc *k, uint64_t bytes);
 
-/* basic_cases.c, attention_cases.c */
+/* basic_cases.c, wide_cases.c, attention_cases.c */
 void kc_basic_cases(struct kc_frame *f);
+void kc_wide_cases(struct kc_frame *f);
 void kc_attention_cases(struct kc_frame *f);
 void kc_softmax_xent_cases(struct kc_frame *f);
 
