@@ -57,7 +57,6 @@ template <class... P> struct closure {
 template <class T> void note_pointer(emu_argument *out, size_t *count, uint32_t index, T *p) {
     out[*count].pointer = reinterpret_cast<const void *>(p);
     out[*count].index = index;
-    out[*count].is_const = std::is_const<T>::value;
     (*count)++;
 }
 template <class T> void note_pointer(emu_argument *, size_t *, uint32_t, const T &) {}
@@ -75,7 +74,7 @@ void launch(const char *name, dim3 grid, dim3 block, size_t smem_bytes, cudaStre
     static_assert((std::is_trivially_copyable<P>::value && ...), "a kernel's arguments are bytes");
     static_assert(sizeof(std::tuple<P...>) <= 4096, "a kernel takes 4 KiB of arguments");
     closure<P...> c = {function, std::tuple<P...>(static_cast<P>(args)...)};
-    emu_argument pointers[sizeof...(P) + 1];
+    emu_argument pointers[sizeof...(P) + 1] = {};
     size_t count = 0;
     note_pointers(pointers, &count, c.args, std::index_sequence_for<P...>());
     emu_kernel k = {

@@ -37,7 +37,6 @@ struct emu_kernel {
 struct emu_argument {
     const void *pointer;
     uint32_t index; /* among all arguments */
-    uint32_t is_const;
 };
 
 /* Queues the kernel on a stream; args are copied. A launch that a GPU would refuse ends the program

@@ -13,8 +13,7 @@
 
 struct launch {
     struct emu_kernel kernel;
-    size_t pointer_count;
-    struct emu_argument *pointers;
+    size_t args_bytes;
     void *args;
 };
 
@@ -32,39 +31,57 @@ static void check_limits(const struct emu_kernel *k) {
                 most, allowed > 0 ? "" : ", and cudaFuncSetAttribute was not called");
 }
 
+static void must_be_alive(const char *name, const char *what, const struct emu_allocation *a) {
+    char text[160];
+    if (!a->freed)
+        return;
+    emu_memory_describe(a, text, sizeof text);
+    emu_die(name, "%s is in %s", what, text);
+}
+
 /* A pointer may stand at the end of its memory, where a kernel has nothing to do. */
 static void check_pointers(const char *name, const struct emu_argument *pointers, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        char text[160];
+        char what[32];
         const void *p = pointers[i].pointer;
-        const struct emu_allocation *a = p == NULL ? NULL : emu_memory_find(p);
         if (p == NULL)
             continue;
+        snprintf(what, sizeof what, "argument %u", pointers[i].index);
+        const struct emu_allocation *a = emu_memory_find(p);
         if (a == NULL)
-            emu_die(name, "argument %u (%p) is neither device nor pinned memory", pointers[i].index,
-                    p);
-        emu_memory_describe(a, text, sizeof text);
-        if (a->freed)
-            emu_die(name, "argument %u is in %s", pointers[i].index, text);
+            emu_die(name, "%s (%p) is neither device nor pinned memory", what, p);
+        must_be_alive(name, what, a);
     }
 }
 
-static void check_zones(const struct launch *l) {
-    for (size_t i = 0; i < l->pointer_count; i++)
-        if (l->pointers[i].pointer != NULL && !l->pointers[i].is_const)
-            emu_memory_check_zone(l->kernel.name, emu_memory_find(l->pointers[i].pointer));
+/* The allocation that a word of the arguments points into, if that is what the word is: pointers
+ * within structs are known by their values only. */
+static struct emu_allocation *word_points_into(const struct launch *l, size_t word) {
+    uintptr_t value;
+    memcpy(&value, (const char *)l->args + word * sizeof value, sizeof value);
+    return emu_memory_find((const void *)value);
+}
+
+static void check_words(const struct launch *l, bool after) {
+    for (size_t word = 0; (word + 1) * sizeof(uintptr_t) <= l->args_bytes; word++) {
+        const struct emu_allocation *a = word_points_into(l, word);
+        if (a == NULL)
+            continue;
+        must_be_alive(l->kernel.name, "a pointer in its arguments", a);
+        if (after)
+            emu_memory_check_zone(l->kernel.name, a);
+    }
 }
 
 static void run_launch(void *arg) {
     const struct launch *l = arg;
-    check_pointers(l->kernel.name, l->pointers, l->pointer_count);
+    check_words(l, false);
     emu_block_run_grid(&l->kernel, l->args);
-    check_zones(l);
+    check_words(l, true);
 }
 
 static void release_launch(void *arg) {
     struct launch *l = arg;
-    free(l->pointers);
     free(l->args);
     free(l);
 }
@@ -88,8 +105,7 @@ void emu_launch(const struct emu_kernel *k, cudaStream_t stream, const void *arg
     if (e == cudaSuccess) {
         struct launch *l = copy_of(&(struct launch){.kernel = *k}, sizeof *l);
         l->args = copy_of(args, args_bytes);
-        l->pointers = copy_of(pointers, pointer_count * sizeof *pointers);
-        l->pointer_count = pointer_count;
+        l->args_bytes = args_bytes;
         struct emu_op op = {
             .name = k->name, .run = run_launch, .release = release_launch, .arg = l};
         emu_queue(stream, &op);
