@@ -37,7 +37,8 @@ static void rig_start(struct rig *r, uint32_t rank, uint32_t world_size, uint64_
     r->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     r->agenda = calloc(1, sizeof(*r->agenda));
     assert_non_null(r->agenda);
-    assert_int_equal(comm_self.open(0, 1, &shard, 1, NULL, NULL, &r->comm, &err), 0);
+    const struct comm_args alone = {.world_size = 1, .shard_elems = &shard, .unit_count = 1};
+    assert_int_equal(comm_self.open(&alone, &r->comm, &err), 0);
     if (rank == 0)
         r->inbox = inbox_open(r->bell);
     assert_int_equal(link_pair(pair), 0);

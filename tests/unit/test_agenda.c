@@ -347,7 +347,8 @@ static void one_rank_agrees_with_itself(void **state) {
     struct fixture *f = *state;
     struct comm *comm = NULL;
     const uint64_t shard = 16;
-    assert_int_equal(comm_self.open(0, 1, &shard, 1, NULL, NULL, &comm, NULL), 0);
+    const struct comm_args alone = {.world_size = 1, .shard_elems = &shard, .unit_count = 1};
+    assert_int_equal(comm_self.open(&alone, &comm, NULL), 0);
     inbox_put_orders(f->inbox, 2, "lr = 1", 6);
     inbox_put_fix(f->inbox, 3, 4);
     struct err err = {0};

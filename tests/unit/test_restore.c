@@ -181,7 +181,8 @@ static int load_alone(struct side *s, const char *dir, bool *changed, uint64_t *
                       struct err *err) {
     const uint64_t shard = 16;
     struct comm *comm = NULL;
-    assert_int_equal(comm_self.open(0, 1, &shard, 1, NULL, NULL, &comm, NULL), 0);
+    const struct comm_args alone = {.world_size = 1, .shard_elems = &shard, .unit_count = 1};
+    assert_int_equal(comm_self.open(&alone, &comm, NULL), 0);
     int rc = load(s, 0, dir, &comm_self, comm, changed, step, err);
     comm_self.close(comm);
     return rc;
