@@ -1,5 +1,5 @@
-/* rank_main.c - gatherfs-rank: a rank of a run, or the plan of one. Started by `gatherfs run` and
- * `gatherfs plan`. */
+/* rank_main.c - gatherfs-rank: a rank of a run, the plan of one, or the GPUs that there are for
+ * one. Started by `gatherfs run`, `gatherfs plan` and `gatherfs devices`. */
 #include "config.h"
 
 #include <stdio.h>
@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/parse.h"
+#include "engine/gpu_list.h"
 #include "engine/plan.h"
 #include "engine/rank.h"
 #include "shard/layout.h"
@@ -14,8 +15,10 @@
 static const char usage[] =
     "usage: gatherfs-rank --run-dir DIR --epoch N --world-size N\n"
     "       gatherfs-rank --plan [OPTION]...\n"
+    "       gatherfs-rank --devices [NAME]\n"
     "A rank of a sharded run. It is started by `gatherfs run`, through the MPI launcher when\n"
-    "there is more than one; `gatherfs plan` starts it with --plan.\n";
+    "there is more than one; `gatherfs plan` starts it with --plan, `gatherfs devices` with\n"
+    "--devices.\n";
 
 static int parse_options(int argc, char **argv, struct rank_options *o) {
     for (int i = 1; i + 1 < argc; i += 2) {
@@ -38,6 +41,8 @@ int main(int argc, char **argv) {
     log_open("rank", LEVEL_INFO);
     if (argc > 1 && strcmp(argv[1], "--plan") == 0)
         return plan_main(argc - 2, argv + 2);
+    if (argc > 1 && strcmp(argv[1], "--devices") == 0)
+        return gpu_list_main(argc - 2, argv + 2);
     if (argc == 2 && strcmp(argv[1], "--help") == 0) {
         fputs(usage, stdout);
         return 0;
