@@ -12,9 +12,9 @@
 static int find_host(const char *name, uint32_t world_size, const struct comm_ops **out,
                      struct err *err) {
     bool one_host = true;
-    if (world_has_mpi(NULL) != 0) {
+    if (world_has_peers(NULL) != 0) {
         struct err why = {0};
-        (void)world_has_mpi(&why);
+        (void)world_has_peers(&why);
         return err_set(err, ENOTSUP, "comm = %s: %s", name, why.text);
     }
     *out = &comm_mpi;

@@ -7,8 +7,6 @@
 
 #include "comm/node_memory.h"
 
-#include <mpi.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -18,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "comm/mpi_error.h"
+#include "comm/world.h"
 
 #define NODE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
 #define NODE_HUGE_SHIFT 21
@@ -28,9 +26,8 @@
 static size_t round_up(size_t bytes, size_t page) { return (bytes + page - 1) / page * page; }
 
 int node_memory_agree(int rc, struct err *err) {
-    int worst = 0;
-    int failed = mpi_check_err(MPI_Allreduce(&rc, &worst, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD),
-                               "MPI_Allreduce", err);
+    int worst = rc;
+    int failed = world_least(&worst, err);
     if (failed != 0)
         return failed;
     if (worst != 0 && rc == 0)
@@ -112,8 +109,7 @@ int node_memory_open(uint32_t rank, size_t bytes, struct node_memory *out, struc
     int rc = rank == 0 ? node_create(bytes, &m, err) : 0;
     if (rank == 0 && rc == 0)
         where = (struct node_where){(uint64_t)getpid(), (uint64_t)m.fd, m.bytes, m.page_bytes};
-    int failed = mpi_check_err(MPI_Bcast(&where, (int)sizeof where, MPI_BYTE, 0, MPI_COMM_WORLD),
-                               "MPI_Bcast", err);
+    int failed = world_broadcast(&where, sizeof where, 0, err);
     if (failed != 0) {
         node_memory_close(&m);
         return failed;

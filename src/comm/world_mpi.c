@@ -30,7 +30,7 @@ static long world_launched(void) {
     return 0;
 }
 
-int world_has_mpi(struct err *err) {
+int world_has_peers(struct err *err) {
     (void)err;
     return 0;
 }
@@ -133,4 +133,15 @@ int comm_world_local(uint32_t *local_rank, uint32_t *local_size, struct err *err
     *local_rank = (uint32_t)rank;
     *local_size = (uint32_t)size;
     return rc;
+}
+
+int world_broadcast(void *data, size_t bytes, uint32_t root, struct err *err) {
+    return mpi_check_err(MPI_Bcast(data, (int)bytes, MPI_BYTE, (int)root, MPI_COMM_WORLD),
+                         "MPI_Bcast", err);
+}
+
+int world_least(int *rc, struct err *err) {
+    int mine = *rc;
+    return mpi_check_err(MPI_Allreduce(&mine, rc, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD),
+                         "MPI_Allreduce", err);
 }

@@ -61,7 +61,7 @@ static void node_and_mpi_are_there_if_built_with_mpi(void **state) {
     const struct comm_ops *ops = NULL;
     struct err err = {0};
     uint32_t rank, size;
-    if (world_has_mpi(NULL) == 0) {
+    if (world_has_peers(NULL) == 0) {
         assert_int_equal(find("node", 1, &ops, &err), 0);
         assert_ptr_equal(ops, &comm_node);
         assert_int_equal(find("mpi", 1, &ops, &err), 0);
