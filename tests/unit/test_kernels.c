@@ -438,6 +438,20 @@ static void gemm_is_right_and_never_reads_garbage(void **state) {
     (void)state;
     each_device(check_gemm);
 }
+/* The product of builds without BLAS, of each kind of kernels. */
+static void plain_gemm_is_right(void **state) {
+    (void)state;
+    for (size_t i = 0; cpu_kernels_all[i] != NULL; i++) {
+        struct cpu_kernels k = *cpu_kernels_all[i];
+        struct device *d;
+        if (!k.usable())
+            continue;
+        k.gemm = k.gemm_plain;
+        assert_int_equal(cpu_open_with(&k, 3, &d), 0);
+        check_gemm(d);
+        ops->close(d);
+    }
+}
 static void sums_are_right(void **state) {
     (void)state;
     each_device(check_sums);
@@ -512,6 +526,37 @@ static void devices_are_found_by_name(void **state) {
     assert_non_null(strstr(err.text, "threads"));
 }
 
+static void a_failure_can_be_asked_about(void **state) {
+    (void)state;
+    struct device *d;
+    void *p = NULL;
+    char why[200];
+    assert_int_equal(ops->open(&(struct device_args){.threads = 1}, &d, NULL), 0);
+    ops->why(d, why, sizeof(why));
+    assert_string_equal(why, "");
+    assert_int_equal(ops->alloc(d, DEV_MEM_DEVICE, SIZE_MAX / 4, "the arena", &p), -ENOMEM);
+    assert_null(p);
+    ops->why(d, why, sizeof(why));
+    assert_non_null(strstr(why, "the arena"));
+    ops->why(d, why, 4);
+    assert_string_equal(why, "the");
+    ops->close(d);
+}
+
+static void a_device_knows_its_properties(void **state) {
+    (void)state;
+    struct device *d;
+    struct device_properties p;
+    assert_int_equal(ops->open(&(struct device_args){.threads = 1}, &d, NULL), 0);
+    memset(&p, 0xff, sizeof(p));
+    assert_int_equal(ops->properties(d, &p), 0);
+    assert_true(memchr(p.name, 0, sizeof(p.name)) != NULL && p.name[0] != '\0');
+    assert_string_equal(p.id, "");
+    assert_true(p.memory_bytes > 0 && p.memory_free_bytes <= p.memory_bytes);
+    assert_true(ops->host_access);
+    ops->close(d);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layernorm_is_right),
@@ -520,12 +565,15 @@ int main(void) {
         cmocka_unit_test(softmax_xent_is_right),
         cmocka_unit_test(embedding_is_right),
         cmocka_unit_test(gemm_is_right_and_never_reads_garbage),
+        cmocka_unit_test(plain_gemm_is_right),
         cmocka_unit_test(sums_are_right),
         cmocka_unit_test(adamw_is_right),
         cmocka_unit_test(normal_numbers_depend_on_their_index_alone),
         cmocka_unit_test(philox_gives_the_published_numbers),
         cmocka_unit_test(results_do_not_depend_on_the_threads),
         cmocka_unit_test(devices_are_found_by_name),
+        cmocka_unit_test(a_failure_can_be_asked_about),
+        cmocka_unit_test(a_device_knows_its_properties),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
