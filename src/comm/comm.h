@@ -87,6 +87,9 @@ struct comm_ops {
      * nothing that was queued may be used. */
     int (*check)(struct comm *c, struct err *err);
 
+    /* Optional. Tells of each block that is its own. */
+    void (*memory)(const struct comm *c, dev_memory_fn *tell, void *ctx);
+
     /* Host memory, returns when done. All ranks get the same bits: the sum is taken in rank order.
      */
     int (*all_reduce_f64)(struct comm *c, double *inout, size_t count, enum comm_op op);

@@ -163,6 +163,10 @@ static int nccl_check(struct comm *c, struct err *err) {
     return c->args.collectives->check(c->world, err);
 }
 
+static void nccl_tell(const struct comm *c, dev_memory_fn *tell, void *ctx) {
+    tell(ctx, DEV_MEM_DEVICE, c->sum_bytes, "reduced gradients");
+}
+
 static int nccl_all_reduce_f64(struct comm *c, double *inout, size_t count, enum comm_op op) {
     return c->host_ops->all_reduce_f64(c->host, inout, count, op);
 }
@@ -187,6 +191,7 @@ const struct comm_ops comm_nccl = {
     .grad_buffer = nccl_none,
     .reduce_scatter = nccl_reduce_scatter,
     .check = nccl_check,
+    .memory = nccl_tell,
     .all_reduce_f64 = nccl_all_reduce_f64,
     .all_reduce_u64 = nccl_all_reduce_u64,
     .broadcast = nccl_broadcast,

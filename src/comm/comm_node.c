@@ -232,6 +232,15 @@ static int node_broadcast(struct comm *c, void *data, size_t bytes, uint32_t roo
     return 0;
 }
 
+/* Of the shared memory what this rank claimed, but for some pages. */
+static void node_tell(const struct comm *c, dev_memory_fn *tell, void *ctx) {
+    uint64_t bytes = 0;
+    for (uint32_t u = 0; u < c->unit_count; u++)
+        bytes += shard_bytes(c, u);
+    tell(ctx, DEV_MEM_HOST, bytes, c->param_dtype == DTYPE_F32 ? "params" : "params as gathered");
+    tell(ctx, DEV_MEM_HOST, c->grad_bytes, "gradients of units");
+}
+
 const struct comm_ops comm_node = {
     .name = "node",
     .open = node_open,
@@ -241,6 +250,7 @@ const struct comm_ops comm_node = {
     .gather_is_view = true,
     .grad_buffer = node_grad_buffer,
     .reduce_scatter = node_reduce_scatter,
+    .memory = node_tell,
     .all_reduce_f64 = node_all_reduce_f64,
     .all_reduce_u64 = node_all_reduce_u64,
     .broadcast = node_broadcast,

@@ -249,6 +249,28 @@ static int staged_reduce_scatter(struct comm *c, struct dev_stream *s, uint32_t 
     return rc;
 }
 
+struct listener {
+    dev_memory_fn *tell;
+    void *ctx;
+};
+
+/* What the host's communicator has is here only a way. */
+static void tell_host(void *ctx, enum dev_memory kind, uint64_t bytes, const char *what) {
+    const struct listener *l = ctx;
+    (void)what;
+    l->tell(l->ctx, kind, bytes, "staging between ranks");
+}
+
+static void staged_tell(const struct comm *c, dev_memory_fn *tell, void *ctx) {
+    struct listener l = {tell, ctx};
+    tell(ctx, DEV_MEM_HOST, c->unit_bytes, "staging to the device");
+    tell(ctx, DEV_MEM_HOST, c->unit_bytes, "staging from the device");
+    tell(ctx, DEV_MEM_HOST, c->sum_bytes, "staging of reduced gradients");
+    tell(ctx, DEV_MEM_DEVICE, c->sum_bytes, "reduced gradients");
+    if (c->host_ops->memory != NULL)
+        c->host_ops->memory(c->host, tell_host, &l);
+}
+
 static int staged_all_reduce_f64(struct comm *c, double *inout, size_t count, enum comm_op op) {
     return c->host_ops->all_reduce_f64(c->host, inout, count, op);
 }
@@ -273,6 +295,7 @@ const struct comm_ops comm_staged = {
     .gather_is_view = false,
     .grad_buffer = staged_none,
     .reduce_scatter = staged_reduce_scatter,
+    .memory = staged_tell,
     .all_reduce_f64 = staged_all_reduce_f64,
     .all_reduce_u64 = staged_all_reduce_u64,
     .broadcast = staged_broadcast,

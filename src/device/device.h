@@ -66,6 +66,9 @@ struct device_properties {
     double bandwidth;           /* of its memory, bytes a second; 0 unknown */
 };
 
+/* Hears of a block of memory: what it is for, in the words of alloc. */
+typedef void dev_memory_fn(void *ctx, enum dev_memory kind, uint64_t bytes, const char *what);
+
 struct device_ops {
     const char *name;
     /* The host may read DEV_MEM_DEVICE itself, once what wrote it is complete. */

@@ -312,6 +312,18 @@ int offload_settle(struct offload *o, uint32_t unit) {
     return rc;
 }
 
+void offload_memory(const struct offload *o, dev_memory_fn *tell, void *ctx) {
+    for (uint32_t u = 0; u < o->args.layout->unit_count; u++)
+        if (o->homes[u] != NULL)
+            tell(ctx, DEV_MEM_HOST, unit_bytes(o, u), "offloaded optimizer state");
+    for (size_t i = 0; i < SLOTS; i++) {
+        if (o->slots[i].pinned != NULL)
+            tell(ctx, DEV_MEM_HOST, o->slot_bytes, "staging of offloaded state");
+        if (o->slots[i].data != o->slots[i].pinned)
+            tell(ctx, DEV_MEM_DEVICE, o->slot_bytes, "optimizer state of a unit");
+    }
+}
+
 const char *offload_why(const struct offload *o) {
     return o->file != NULL ? offload_file_why(o->file) : "";
 }

@@ -52,6 +52,8 @@ int offload_enter(struct offload *o, uint32_t unit, struct dev_stream *user,
 /* written false: it goes home unchanged, which costs nothing. */
 int offload_leave(struct offload *o, uint32_t unit, struct dev_stream *user, bool written);
 int offload_settle(struct offload *o, uint32_t unit);
+/* Tells of homes in pinned memory, and of the slots. */
+void offload_memory(const struct offload *o, dev_memory_fn *tell, void *ctx);
 /* The sentence of a failure of the file, "" if there was none. */
 const char *offload_why(const struct offload *o);
 

@@ -108,10 +108,6 @@ static uint64_t slot_elems(const struct trainer *t, uint32_t slot) {
 }
 
 static int slots_open(struct trainer *t, struct err *err) {
-    static const char *const gather_names[SLOT_COUNT] = {"gathered root", "gathered unit 1",
-                                                         "gathered unit 2"};
-    static const char *const grad_names[SLOT_COUNT] = {"root gradients", "unit gradients 1",
-                                                       "unit gradients 2"};
     int rc = 0;
     for (uint32_t s = 0; s < SLOT_COUNT && rc == 0; s++) {
         uint64_t elems = slot_elems(t, s);
@@ -119,10 +115,10 @@ static int slots_open(struct trainer *t, struct err *err) {
         if (elems == 0)
             continue;
         if (!t->comm_ops->gather_is_view)
-            rc = elems_alloc(t, t->dtype, elems, gather_names[s], &t->gathers[s].buffer, err);
+            rc = elems_alloc(t, t->dtype, elems, "gathered units", &t->gathers[s].buffer, err);
         t->grads[s].full = t->comm_ops->grad_buffer(t->comm, s);
         if (rc == 0 && t->grads[s].full == NULL)
-            rc = elems_alloc(t, t->grad_dtype, elems, grad_names[s], &t->grads[s].full, err);
+            rc = elems_alloc(t, t->grad_dtype, elems, "gradients of units", &t->grads[s].full, err);
     }
     return rc;
 }
@@ -250,6 +246,15 @@ int trainer_memory_open(struct trainer *t, struct err *err) {
     if (rc == 0)
         rc = mark_synchronize(t, &t->updated);
     return rc != 0 ? err_set(err, -rc, "clearing memory on device %s", t->ops->name) : 0;
+}
+
+void trainer_memory(const struct trainer *t, dev_memory_fn *tell, void *ctx) {
+    for (uint32_t b = 0; b < t->block_count; b++)
+        tell(ctx, t->blocks[b].kind, t->blocks[b].bytes, t->blocks[b].what);
+    if (t->comm_ops->memory != NULL)
+        t->comm_ops->memory(t->comm, tell, ctx);
+    if (t->offload != NULL)
+        offload_memory(t->offload, tell, ctx);
 }
 
 void trainer_memory_close(struct trainer *t) {
