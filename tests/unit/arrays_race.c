@@ -124,6 +124,8 @@ void race_run(struct race *r, const struct world_device *on, uint64_t wide_elems
     pthread_t reader;
     world_open_on(&r->w, 0, 2, wide_elems, on);
     world_write_all(&r->w, 1);
+    if (on != NULL && on->fail_at != 0)
+        async_device_fail(r->w.dev, on->fail_at, on->dead);
     atomic_store(&r->gen, 1);
     for (int i = 0; i < READER_HOLDS; i++) {
         r->buffers[i] = malloc(wide_elems * sizeof(float) + 4096);

@@ -14,6 +14,9 @@ struct world_device {
     uint64_t seed;
     size_t slot_bytes;
     uint32_t slot_count, threads;
+    /* of race_run: async_device_fail once the first version is there; 0: it never fails */
+    uint64_t fail_at;
+    bool dead;
 };
 
 struct world {

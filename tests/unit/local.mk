@@ -50,6 +50,15 @@ gfs_arrays_race = $(gfs_engine_world) tests/unit/arrays_race.c tests/unit/arrays
 gfs_unit_tests += tests/unit/test_arrays
 tests_unit_test_arrays_SOURCES = tests/unit/test_arrays.c $(gfs_arrays_race)
 tests_unit_test_arrays_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+gfs_unit_tests += tests/unit/test_stage tests/unit/test_arrays_device \
+	tests/unit/test_arrays_elsewhere
+tests_unit_test_stage_SOURCES = tests/unit/test_stage.c \
+	tests/unit/async_device.c tests/unit/async_device.h
+tests_unit_test_stage_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+tests_unit_test_arrays_device_SOURCES = tests/unit/test_arrays_device.c $(gfs_arrays_race)
+tests_unit_test_arrays_device_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+tests_unit_test_arrays_elsewhere_SOURCES = tests/unit/test_arrays_elsewhere.c $(gfs_engine_world)
+tests_unit_test_arrays_elsewhere_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
 
 gfs_layout_check = tests/unit/layout_check.c tests/unit/layout_check.h
 gfs_unit_tests += tests/unit/test_layout tests/unit/test_layout_wire tests/unit/test_wrap
