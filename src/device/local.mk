@@ -23,6 +23,7 @@ libgfs_engine_a_SOURCES += \
 	src/device/cpu/onednn_api.h \
 	src/device/cpu/onednn_threads.c \
 	src/device/cpu/onednn_v2.c \
+	src/device/cpu/onednn_v3.c \
 	src/device/cpu/ops.c \
 	src/device/cpu/team.c src/device/cpu/team.h \
 	src/device/cpu/simd_base.h src/device/cpu/simd_v3.h src/device/cpu/simd_v4.h \
