@@ -365,7 +365,7 @@ __global__ void __launch_bounds__(GROUP_THREADS)
     for (size_t r = (size_t)blockIdx.x * groups; r < N; r += (size_t)gridDim.x * groups) {
         size_t row = r + group, at = row * C, end = row < N ? C : 0;
         float m = row < N ? mean[row] : 0, rs = row < N ? rstd[row] : 0;
-        vec_raw<T> x_raw[K], d_raw[K];
+        vec_raw<T> x_raw[K] = {}, d_raw[K] = {};
 #pragma unroll
         for (int k = 0; k < K; k++) {
             size_t i = first + (size_t)k * lanes * E;
@@ -524,9 +524,10 @@ static cudaError_t norm_backward(const struct cuda_call *c, const norm_backward_
                  vec_aligned(a.in, 0, E) && vec_aligned(a.weight, 0, E);
     if (whole && a.C / E <= (size_t)GROUP_THREADS * K) {
         struct row_shape s = row_shape_of(a.C / E, K);
-        size_t parts =
-            size_min(ceil_div(a.N, (size_t)s.groups), (size_t)c->sm_count * NORM_BLOCKS_PER_SM);
-        if (parts * 2 * a.C * sizeof(float) <= CUDA_WORK_BYTES) {
+        size_t rows = ceil_div(a.N, (size_t)s.groups), sms = (size_t)c->sm_count;
+        size_t fit = CUDA_WORK_BYTES / (2 * a.C * sizeof(float));
+        size_t parts = size_min(size_min(rows, sms * NORM_BLOCKS_PER_SM), fit);
+        if (parts >= size_min(rows, sms)) { /* else there is no work for some SMs */
             if (s.vectors == 1)
                 return norm_backward_rows<T, G, 1>(c, a, s, (unsigned)parts);
             if (s.vectors == 2)
