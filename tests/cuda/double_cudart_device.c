@@ -60,14 +60,19 @@ cudaError_t double_end(cudaError_t e) {
     return e;
 }
 
+/* An error sticks to the thread no longer than to its device, where emu_fail_at forgets it. */
+cudaError_t cudaPeekAtLastError(void) {
+    if (double_cudart_sticks(last_error) && emu_queue_error(current_device) == cudaSuccess)
+        last_error = cudaSuccess;
+    return last_error;
+}
+
 cudaError_t cudaGetLastError(void) {
-    cudaError_t e = last_error;
+    cudaError_t e = cudaPeekAtLastError();
     if (!double_cudart_sticks(e))
         last_error = cudaSuccess;
     return e;
 }
-
-cudaError_t cudaPeekAtLastError(void) { return last_error; }
 
 /* ---- devices ---- */
 

@@ -77,6 +77,9 @@ void cuda_close(struct device *d);
 
 /* properties.c */
 int cuda_properties(struct device *d, struct device_properties *out);
+/* Operations a second of dense products by dtype; out is left as it is for an unknown arch. */
+void cuda_peaks(const char *name, int arch, int sm_count, int clock_khz, bool tensor_cores,
+                double out[DTYPE_COUNT]);
 int cuda_list(uint32_t index, struct device_properties *out, struct err *err); /* of the plugin */
 
 /* stream.c */

@@ -58,7 +58,7 @@ static int arch_of(int ordinal, int *out, struct err *err) {
     if (*out < CUDA_LEAST_ARCH)
         return err_set(err, ENODEV,
                        "GPU %d has compute capability %d.%d, and %d.%d is the least that can be "
-                       "used",
+                       "used; leave it out by CUDA_VISIBLE_DEVICES",
                        ordinal, major, minor, CUDA_LEAST_ARCH / 10, CUDA_LEAST_ARCH % 10);
     return 0;
 }
