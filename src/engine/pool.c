@@ -71,8 +71,11 @@ static size_t pool_segment_find(struct pool_segment *s, size_t pages) {
 
 static struct pool_segment *pool_grow(struct pool *p, size_t pages) {
     size_t bytes = pages * POOL_PAGE_BYTES;
-    if (bytes < POOL_SEGMENT_BYTES)
-        bytes = POOL_SEGMENT_BYTES;
+    size_t usual = POOL_SEGMENT_BYTES; /* more than the limit is never used */
+    if (usual > p->limit_bytes)
+        usual = p->limit_bytes / POOL_PAGE_BYTES * POOL_PAGE_BYTES;
+    if (bytes < usual)
+        bytes = usual;
     struct pool_segment *s = calloc(1, sizeof(*s));
     if (s == NULL)
         return NULL;

@@ -1,10 +1,12 @@
 /* test_takes_explore.c - random schedules of a daemon's messages, writes, boundaries, copies and
  * lost links on engine/arrays.h and engine/take.h, in one thread, against a model that says what
- * each answer must be.
+ * each answer must be: with memory of the host, and with memory of a device that runs late and may
+ * fail.
  *
  * GFS_EXPLORE=N explores N seeds, GFS_EXPLORE_SEED=S that one. */
 #include "config.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -24,6 +26,7 @@
 
 enum {
     SEEDS = 200,
+    DEVICE_SEEDS = 150,
     ACTIONS = 1500,
     TAKES = 12,
     EPOCH = 3,
@@ -48,7 +51,7 @@ struct model_take {
 
 struct model_group {
     bool valid, writing;
-    uint64_t gen;
+    uint64_t gen, next; /* next: what is being written */
 };
 
 /* A copy that a lost link has shown: it stays what it was. */
@@ -59,6 +62,8 @@ struct kept {
 
 struct explorer {
     struct world w;
+    /* Copies come later than they are promised, and, if it may fail, not always. */
+    bool on_device, may_fail;
     struct takes *takes;
     struct link *rank, *daemon;
     struct segment segments[SEGMENTS];
@@ -103,6 +108,11 @@ static bool in_group(const struct model_take *t, uint32_t g) {
 static void finish(struct model_take *t, enum take_state answer, uint64_t gen) {
     t->phase = FINISHED;
     t->answer = answer;
+    t->gen = gen;
+}
+
+static void owe(struct model_take *t, uint64_t gen) {
+    t->phase = OWED;
     t->gen = gen;
 }
 
@@ -181,12 +191,16 @@ static void read_reply(struct explorer *x, struct frame *f) {
     must(x, m.try == t->try, "an answer is for the newest try");
     x->answers[m.state <= TAKE_FAILED ? m.state : TAKE_FAILED]++;
     if (m.state == TAKE_HELD) {
-        must(x, t->phase == WAITING, "held when it must wait");
+        must(x, t->phase == WAITING || (x->on_device && t->phase == OWED),
+             "held when it must wait");
         return;
     }
+    if (x->may_fail && m.state == TAKE_FAILED && m.code == EIO &&
+        (t->phase == OWED || (t->phase == FINISHED && t->answer == TAKE_COPY)))
+        finish(t, TAKE_FAILED, m.gen);
     if (t->phase == OWED && m.state == TAKE_COPY) {
-        must(x, x->served > 0, "somebody made the copy");
-        x->served--;
+        must(x, x->on_device || x->served > 0, "somebody made the copy");
+        x->served -= !x->on_device;
         finish(t, TAKE_COPY, t->gen);
     }
     must(x, t->phase == FINISHED, "an answer is due");
@@ -218,10 +232,12 @@ static void model_ask(struct explorer *x, struct model_take *t) {
         finish(t, TAKE_NONE, g->gen);
     else if (t->want != 0 && !comes && (t->want < g->gen || g->writing))
         finish(t, TAKE_PASSED, g->gen);
-    else if (g->valid && !g->writing && !comes)
+    else if (!g->valid || g->writing || comes)
+        t->phase = WAITING;
+    else if (!x->on_device || t->hi == t->lo)
         finish(t, TAKE_COPY, g->gen);
     else
-        t->phase = WAITING;
+        owe(t, g->gen);
 }
 
 static void send_ask(struct explorer *x, const struct model_take *t, uint64_t try,
@@ -281,6 +297,19 @@ static void act_release(struct explorer *x) {
     t->phase = FREE;
 }
 
+/* One array of a group, half a step's write: the rest follows when it is published. */
+static void write_half(struct explorer *x, uint32_t g, bool second) {
+    static const enum array arrays[2][2] = {{ARRAY_PARAMS, ARRAY_EXP_AVG_SQ},
+                                            {ARRAY_EXP_AVG, ARRAY_EXP_AVG_SQ}};
+    if (g % 2 != 0) {
+        if (second || x->on_device)
+            world_fill(&x->w, ARRAY_GRADS, g / 2, x->groups[g].next);
+        return;
+    }
+    for (int i = 0; i < 2; i++)
+        world_fill(&x->w, arrays[second][i], g / 2, x->groups[g].next);
+}
+
 static void act_begin(struct explorer *x) {
     uint32_t g = dice(x, GROUPS);
     struct model_group *m = &x->groups[g];
@@ -291,10 +320,12 @@ static void act_begin(struct explorer *x) {
         if (in_group(&x->t[i], g) && x->t[i].phase == OWED)
             finish(&x->t[i], TAKE_COPY, x->t[i].gen);
     m->writing = true;
+    m->next = m->gen < x->gen ? x->gen : ++x->gen;
     if (g % 2 != 0)
         arrays_grads_begin(x->w.arrays, g / 2);
     else
         arrays_state_begin(x->w.arrays, g / 2);
+    write_half(x, g, false);
 }
 
 static void act_publish(struct explorer *x) {
@@ -302,29 +333,24 @@ static void act_publish(struct explorer *x) {
     struct model_group *m = &x->groups[g];
     if (!m->writing)
         return;
-    uint64_t gen = m->gen < x->gen ? x->gen : ++x->gen;
+    uint64_t gen = m->next;
     trace(x, "publish group %u gen %llu\n", g, (unsigned long long)gen);
+    write_half(x, g, true);
     *m = (struct model_group){.valid = true, .gen = gen};
     for (int i = 0; i < TAKES; i++) {
         struct model_take *t = &x->t[i];
         if (!in_group(t, g) || t->phase != WAITING || t->want > gen)
             continue;
-        if (t->want != 0 && t->want < gen) {
+        if (t->want != 0 && t->want < gen)
             finish(t, TAKE_PASSED, gen);
-        } else {
-            t->phase = OWED;
-            t->gen = gen;
-        }
+        else
+            owe(t, gen);
     }
-    if (g % 2 != 0) {
-        world_fill(&x->w, ARRAY_GRADS, unit, gen);
+    world_wait(&x->w, g % 2 != 0 ? ARRAY_GRADS : ARRAY_PARAMS);
+    if (g % 2 != 0)
         arrays_grads_end(x->w.arrays, unit, gen, gen);
-    } else {
-        world_fill(&x->w, ARRAY_PARAMS, unit, gen);
-        world_fill(&x->w, ARRAY_EXP_AVG, unit, gen);
-        world_fill(&x->w, ARRAY_EXP_AVG_SQ, unit, gen);
+    else
         arrays_state_end(x->w.arrays, unit, gen, gen);
-    }
 }
 
 static bool any_writing(const struct explorer *x) {
@@ -342,8 +368,7 @@ static void act_fix(struct explorer *x) {
     x->fixes++;
     const struct model_group *g = group_of(x, t);
     if (t->phase == WAITING || t->phase == ANSWERED) {
-        t->phase = OWED;
-        t->gen = g->gen;
+        owe(t, g->gen);
         if (!g->valid)
             finish(t, TAKE_NONE, g->gen);
     }
@@ -367,12 +392,17 @@ static void act_none(struct explorer *x) {
     }
 }
 
+static bool is_on_the_way(const struct explorer *x, const struct model_take *t) {
+    return x->on_device && t->answer == TAKE_COPY;
+}
+
 static void pump(struct explorer *x) {
     for (struct hold *h; (h = arrays_next_done(x->w.arrays)) != NULL;)
         must(x, takes_finished(x->takes, h) == 0, "the daemon reads");
     read_replies(x);
     for (int i = 0; i < TAKES; i++)
-        must(x, x->t[i].phase != FINISHED, "what is certain is answered");
+        must(x, x->t[i].phase != FINISHED || is_on_the_way(x, &x->t[i]),
+             "what is certain is answered");
     must(x, x->served == 0, "each copy is answered");
 }
 
@@ -382,8 +412,8 @@ static void act_serve(struct explorer *x) {
         owed = owed || x->t[i].phase == OWED;
     bool served = arrays_serve(x->w.arrays);
     trace(x, "serve: %d\n", served);
-    must(x, served == owed, "a copy is made exactly when one is owed");
-    x->served += served;
+    must(x, served == owed || x->on_device, "a copy is made exactly when one is owed");
+    x->served += served && !x->on_device;
     pump(x); /* which one it was shows in the answer */
 }
 
@@ -402,13 +432,23 @@ static void act_drop(struct explorer *x) {
 
 /* ---- a schedule */
 
-static void explorer_open(struct explorer *x, uint64_t seed) {
-    *x = (struct explorer){.random = seed * 2654435761u + 1, .gen = 2};
+/* A ring of one to three slots that are smaller than most copies. */
+static void explorer_world(struct explorer *x, uint64_t seed) {
+    const struct world_device on = {.order = (enum async_order)(seed % ASYNC_ORDERS),
+                                    .seed = seed,
+                                    .slot_bytes = 20 + 44 * (seed % 3),
+                                    .slot_count = 1 + (uint32_t)(seed / 3 % 3)};
+    world_open_on(&x->w, 0, 2, 96, x->on_device ? &on : NULL);
+}
+
+static void explorer_open(struct explorer *x, uint64_t seed, bool on_device, bool may_fail) {
+    *x = (struct explorer){
+        .random = seed * 2654435761u + 1, .gen = 2, .on_device = on_device, .may_fail = may_fail};
     for (int i = 0; i < SEGMENTS; i++)
         x->segments[i] = SEGMENT_EMPTY;
     for (int i = 0; i < KEPT; i++)
         x->kept[i].segment = SEGMENT_EMPTY;
-    world_open(&x->w, 0, 2, 96);
+    explorer_world(x, seed);
     for (uint32_t u = 0; u < WORLD_UNITS; u++) {
         world_write_state(&x->w, u, 2);
         x->groups[2 * u] = (struct model_group){.valid = true, .gen = 2};
@@ -416,6 +456,8 @@ static void explorer_open(struct explorer *x, uint64_t seed) {
     x->takes = takes_open(x->w.arrays, &x->w.layout, 0, EPOCH, 1 << 20);
     assert_non_null(x->takes);
     connect_daemon(x, 10);
+    if (may_fail)
+        async_device_fail(x->w.dev, 1 + dice(x, 3000), seed % 2 != 0);
 }
 
 static void explorer_close(struct explorer *x) {
@@ -444,8 +486,12 @@ static void explore(struct explorer *x) {
     pump(x);
     for (int i = 0; i < 2 * TAKES && x->wrong == NULL; i++)
         act_serve(x);
+    while (x->on_device && arrays_serve(x->w.arrays))
+        ;
+    pump(x);
     for (int i = 0; i < TAKES; i++)
-        must(x, x->t[i].phase != OWED && is_as_shown(&x->t[i]), "all that is owed is copied");
+        must(x, x->t[i].phase != OWED && x->t[i].phase != FINISHED && is_as_shown(&x->t[i]),
+             "all that is owed is copied");
     for (uint32_t i = 0; i < x->kept_count; i++)
         must(x, is_as_shown(&x->kept[i].take), "what a lost link was shown is never written again");
 }
@@ -461,19 +507,18 @@ static void on_crash(int number) {
     raise(number);
 }
 
-static void every_answer_is_what_the_model_says(void **state) {
-    (void)state;
+static void explore_seeds(bool on_device, bool may_fail, uint64_t seeds) {
     static struct explorer x;
     signal(SIGABRT, on_crash);
     signal(SIGSEGV, on_crash);
     const char *count_text = getenv("GFS_EXPLORE"), *seed_text = getenv("GFS_EXPLORE_SEED");
-    uint64_t count = count_text != NULL ? strtoull(count_text, NULL, 10) : SEEDS;
+    uint64_t count = count_text != NULL ? strtoull(count_text, NULL, 10) : seeds;
     uint64_t first = seed_text != NULL ? strtoull(seed_text, NULL, 10) : 1, failed = 0;
     uint64_t answers[TAKE_FAILED + 1] = {0}, fixes = 0, drops = 0;
     for (uint64_t seed = first; seed < first + (seed_text != NULL ? 1 : count); seed++) {
         crash_bytes = (size_t)snprintf(crash_text, sizeof(crash_text), "seed %llu: crashed\n",
                                        (unsigned long long)seed);
-        explorer_open(&x, seed);
+        explorer_open(&x, seed, on_device, may_fail);
         explore(&x);
         if (x.wrong != NULL) {
             failed++;
@@ -486,16 +531,40 @@ static void every_answer_is_what_the_model_says(void **state) {
         drops += x.drops;
         explorer_close(&x);
     }
-    print_message("%llu copies, %llu none, %llu passed, %llu held, %llu fixes, %llu lost links\n",
+    print_message("%llu copies, %llu none, %llu passed, %llu held, %llu failed, %llu fixes, %llu "
+                  "lost links\n",
                   (unsigned long long)answers[TAKE_COPY], (unsigned long long)answers[TAKE_NONE],
                   (unsigned long long)answers[TAKE_PASSED], (unsigned long long)answers[TAKE_HELD],
-                  (unsigned long long)fixes, (unsigned long long)drops);
+                  (unsigned long long)answers[TAKE_FAILED], (unsigned long long)fixes,
+                  (unsigned long long)drops);
     assert_int_equal(failed, 0);
-    assert_int_equal(answers[TAKE_FAILED], 0);
+    if (!may_fail)
+        assert_int_equal(answers[TAKE_FAILED], 0);
+    else if (seed_text == NULL && count >= seeds)
+        assert_true(answers[TAKE_FAILED] > 300);
+}
+
+static void every_answer_is_what_the_model_says(void **state) {
+    (void)state;
+    explore_seeds(false, false, SEEDS);
+}
+
+static void every_answer_of_a_late_device_is_what_the_model_says(void **state) {
+    (void)state;
+    explore_seeds(true, false, DEVICE_SEEDS);
+}
+
+static void every_answer_of_a_device_that_fails_is_right_or_an_error(void **state) {
+    (void)state;
+    explore_seeds(true, true, DEVICE_SEEDS);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_answer_is_what_the_model_says)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_answer_is_what_the_model_says),
+        cmocka_unit_test(every_answer_of_a_late_device_is_what_the_model_says),
+        cmocka_unit_test(every_answer_of_a_device_that_fails_is_right_or_an_error),
+    };
     alarm(EXPLORE_SECONDS);
     log_set_level(LEVEL_ERROR);
     return cmocka_run_group_tests_name("takes-explore", tests, NULL, NULL);
