@@ -58,6 +58,7 @@ static void release(const char *call, enum emu_kind kind, void *p) {
     if (p == NULL)
         return;
     char text[160];
+    emu_queue_finish_closed();
     struct emu_allocation *a = emu_memory_find(p);
     if (a == NULL)
         emu_die(call, "%p was not allocated", p);
@@ -96,6 +97,7 @@ cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags) {
 cudaError_t cudaHostUnregister(void *p) {
     static const char call[] = "cudaHostUnregister";
     cudaError_t e = double_begin(call, NEEDS_CONTEXT, cudaErrorLaunchFailure);
+    emu_queue_finish_closed();
     struct emu_allocation *a = emu_memory_find(p);
     if (a == NULL || a->map != NULL || a->start != p)
         emu_die(call, "%p is not registered", p);

@@ -8,7 +8,8 @@
  *   - the current device belongs to the thread; a launch goes to a stream of the current device;
  *   - a failed call leaves its error for cudaGetLastError of that thread, cudaErrorNotReady too;
  *   - an error of execution sticks: all later calls on that device return it;
- *   - freeing does not wait here: a buffer that queued work still uses ends the program.
+ *   - freeing waits only for what destroyed streams still had to do: a buffer that work queued on
+ *     an open stream uses ends the program when that runs.
  *
  * Device memory can be touched only while operations run. That is by the process: when one host
  * thread runs operations, what other host threads do to device memory meanwhile goes unseen here

@@ -12,6 +12,7 @@
 #include "tests/cuda/emu_block.h"
 #include "tests/cuda/emu_fiber.h"
 #include "tests/cuda/emu_race.h"
+#include "tests/cuda/emu_shared.h"
 
 enum { PAGE = 4096, ALIGN = 256, HUGE = 2 << 20, DEVICE_MAX = 16, FRESH_BYTE = 0xff };
 
@@ -119,6 +120,11 @@ static void on_fault(int sig, siginfo_t *info, void *context) {
         fault_report(a, p);
     if (emu_fiber_is_guard(info->si_addr))
         emu_trap("the stack of a thread overflows: too much local memory");
+    const unsigned char *shared;
+    size_t shared_bytes;
+    emu_shared_region(&shared, &shared_bytes);
+    if (p - (uintptr_t)shared < shared_bytes)
+        emu_trap("access beyond the block's shared memory");
     if (emu_block_kernel() != NULL)
         fprintf(stderr, "emulation: %s, block (%u,%u,%u), thread (%u,%u,%u): access to %p\n",
                 emu_block_kernel(), emu_block_idx.x, emu_block_idx.y, emu_block_idx.z,
@@ -141,12 +147,11 @@ static void make_signal_stack(void) {
         sigaltstack(&s, NULL);
 }
 
+/* Again and again: a test's frame may have put its own handler there meanwhile. */
 static void catch_faults(void) {
-    static bool caught;
-    if (caught)
+    struct sigaction action = {.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER}, old;
+    if (sigaction(SIGSEGV, NULL, &old) == 0 && old.sa_sigaction == on_fault)
         return;
-    caught = true;
-    struct sigaction action = {.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
     action.sa_sigaction = on_fault;
     sigemptyset(&action.sa_mask);
     sigaction(SIGSEGV, &action, &previous_action);
@@ -266,9 +271,10 @@ static void protect_all(void) {
 }
 
 void emu_memory_open(void) {
-    make_signal_stack();
     if (open_now)
         return;
+    make_signal_stack();
+    catch_faults();
     open_now = true;
     protect_all();
 }

@@ -151,7 +151,7 @@ void emu_queue(cudaStream_t s, const struct emu_op *op) {
                         &op->ranges[i], EMU_DEVICE | EMU_PINNED);
     append(s, EMU_OP_WORK)->op = *op;
     if (device_errors[s->device] != cudaSuccess)
-        emu_schedule_drop(s->device);
+        emu_schedule_drop(s);
     else if (op->poll != NULL)
         emu_schedule_peer_work();
     emu_schedule_some();
@@ -199,6 +199,12 @@ void emu_queue_synchronize(const char *call, cudaStream_t s) {
     must_be_stream(call, s);
     emu_schedule_until(s, s->queued, true);
     emu_race_host_learns(s->clock);
+}
+
+void emu_queue_finish_closed(void) {
+    for (struct CUstream_st *s = emu_streams; s != NULL; s = s->next)
+        if (!s->open && !emu_schedule_until(s, s->queued, false))
+            emu_schedule_drop(s);
 }
 
 void emu_queue_synchronize_device(int device) {
@@ -265,7 +271,9 @@ void emu_queue_break(int device, cudaError_t error) {
     if (device_errors[device] != cudaSuccess)
         return;
     device_errors[device] = error;
-    emu_schedule_drop(device);
+    for (struct CUstream_st *s = emu_streams; s != NULL; s = s->next)
+        if (s->device == device)
+            emu_schedule_drop(s);
 }
 
 void emu_queue_forget_errors(void) { memset(device_errors, 0, sizeof device_errors); }
@@ -309,6 +317,7 @@ static size_t count_events(bool print) {
 
 size_t emu_leaks(bool print) {
     emu_lock();
+    emu_queue_finish_closed();
     size_t n = count_streams(print) + count_events(print);
     const struct emu_allocation *a;
     for (size_t i = 0; (a = emu_memory_at(i)) != NULL; i++) {

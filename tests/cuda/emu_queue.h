@@ -20,6 +20,8 @@ bool emu_queue_is_running(void);
 cudaStream_t emu_queue_open(int device, unsigned flags, int priority);
 /* What is queued still runs when something needs it. */
 void emu_queue_close(const char *call, cudaStream_t s);
+/* Runs what is left on streams that are closed. What needs a peer is dropped. */
+void emu_queue_finish_closed(void);
 /* Runs all that is queued on s now. */
 void emu_queue_synchronize(const char *call, cudaStream_t s);
 void emu_queue_synchronize_device(int device);

@@ -67,8 +67,8 @@ void emu_record_put(struct emu_record *r); /* may be NULL */
 bool emu_schedule_until(struct CUstream_st *s, uint64_t sequence, bool may_wait);
 /* After something was queued or asked: runs as much as the order says. */
 void emu_schedule_some(void);
-/* A device failed: its operations are dropped. */
-void emu_schedule_drop(int device);
+/* What is queued on s never runs. */
+void emu_schedule_drop(struct CUstream_st *s);
 /* s has work that waits for a peer. */
 void emu_schedule_peer_work(void);
 

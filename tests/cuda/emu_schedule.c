@@ -131,13 +131,12 @@ static void run_head(struct CUstream_st *s) {
     }
 }
 
-void emu_schedule_drop(int device) {
-    for (struct CUstream_st *s = emu_streams; s != NULL; s = s->next)
-        while (s->device == device && s->head != NULL) {
-            if (s->head->type == EMU_OP_RECORD)
-                finish_record(s, s->head->record);
-            pop(s);
-        }
+void emu_schedule_drop(struct CUstream_st *s) {
+    while (s->head != NULL) {
+        if (s->head->type == EMU_OP_RECORD)
+            finish_record(s, s->head->record);
+        pop(s);
+    }
 }
 
 /* ---- which one ---- */

@@ -25,3 +25,16 @@ libgfs_emu_a_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir) $(CUDA_CFLAGS) $(NCCL_CFLAGS)
 libgfs_emu_a_CFLAGS = $(AM_CFLAGS) -fPIC -fvisibility=hidden
 endif
 EXTRA_DIST += tests/cuda/emu.h tests/cuda/emu_math.h tests/cuda/emu_mma.h
+
+if GFS_EMULATION
+gfs_unit_tests += tests/cuda/test_emu
+tests_cuda_test_emu_SOURCES = tests/cuda/test_emu.c tests/cuda/test_emu.h \
+	tests/cuda/test_emu_blocks.c tests/cuda/test_emu_queues.c tests/cuda/test_emu_refusals.c \
+	tests/cuda/test_emu_rig.c
+tests_cuda_test_emu_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir) $(CUDA_CFLAGS)
+tests_cuda_test_emu_LDADD = tests/cuda/test_emu_kernels.emu.o libgfs_emu.a $(CMOCKA_LIBS) -lm
+EXTRA_tests_cuda_test_emu_DEPENDENCIES = tests/cuda/test_emu_kernels.emu.o
+-include tests/cuda/test_emu_kernels.emu.d
+CLEANFILES += tests/cuda/*.emu.o tests/cuda/*.d
+endif
+EXTRA_DIST += tests/cuda/test_emu_kernels.cu
