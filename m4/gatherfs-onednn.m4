@@ -10,7 +10,7 @@ AC_DEFUN([GFS_ONEDNN_TRY], [
 #error version
 #endif
 #if DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP
-#include <omp.h>
+void omp_set_num_threads(int);
 #elif DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_SEQ
 #error threads
 #endif

@@ -29,6 +29,11 @@ tests_unit_test_bf16_SOURCES = tests/unit/test_bf16.c \
 	tests/unit/device_fixture.c tests/unit/device_fixture.h
 tests_unit_test_bf16_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
 
+gfs_unit_tests += tests/unit/test_bf16_step
+tests_unit_test_bf16_step_SOURCES = tests/unit/test_bf16_step.c \
+	tests/unit/model_harness.c tests/unit/model_harness.h
+tests_unit_test_bf16_step_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+
 gfs_unit_tests += tests/unit/test_attention
 tests_unit_test_attention_SOURCES = tests/unit/test_attention.c \
 	tests/unit/device_fixture.c tests/unit/device_fixture.h

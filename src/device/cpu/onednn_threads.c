@@ -8,7 +8,9 @@
 
 #if DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP
 
-#include <omp.h>
+/* Of OpenMP's library; its header comes with a compiler, and not with each. */
+int omp_get_max_threads(void);
+void omp_set_num_threads(int threads);
 
 int onednn_one_thread(void) {
     int kept = omp_get_max_threads();
