@@ -18,6 +18,7 @@ enum thread_state { READY, AT_BARRIER, AT_WARP, ENDED };
 struct thread {
     struct emu_fiber fiber;
     enum thread_state state;
+    uint3 idx;
     /* where it waits, and with what */
     const char *file;
     int line;
@@ -61,9 +62,7 @@ void emu_trap(const char *format, ...) {
 
 static void set_thread_idx(uint32_t t) {
     current = t;
-    emu_thread_idx.x = t % kernel->block.x;
-    emu_thread_idx.y = t / kernel->block.x % kernel->block.y;
-    emu_thread_idx.z = t / (kernel->block.x * kernel->block.y);
+    emu_thread_idx = threads[t].idx;
 }
 
 static void thread_main(void *arg) {
@@ -87,8 +86,7 @@ static void run_thread(uint32_t t) {
 static void describe(char *out, size_t cap, uint32_t t) {
     const struct thread *th = &threads[t];
     const char *where = th->state == AT_BARRIER ? "waits in __syncthreads" : "waits in a warp call";
-    uint32_t x = t % kernel->block.x, y = t / kernel->block.x % kernel->block.y;
-    uint32_t z = t / (kernel->block.x * kernel->block.y);
+    uint32_t x = th->idx.x, y = th->idx.y, z = th->idx.z;
     if (th->state == ENDED)
         snprintf(out, cap, "thread (%u,%u,%u) has ended", x, y, z);
     else
@@ -207,33 +205,42 @@ static uint64_t warp_result(uint32_t base, uint32_t lane, uint32_t members) {
     }
 }
 
+/* Lanes of `members` that wait in the very call that th waits in. */
+static uint32_t lanes_at(uint32_t base, uint32_t members, const struct thread *th) {
+    uint32_t here = 0;
+    for (uint32_t left = members; left != 0; left &= left - 1) {
+        uint32_t lane = (uint32_t)__builtin_ctz(left);
+        const struct thread *o = &threads[base + lane];
+        if (o->state == AT_WARP && o->op == th->op && o->mask == th->mask && same_place(o, th))
+            here |= 1u << lane;
+    }
+    return here;
+}
+
 /* Lets those of a warp go on who wait for each other and are all there. True if there were any. */
 static bool finish_warp(uint32_t base) {
-    uint32_t alive = alive_lanes(base), done = 0;
+    uint32_t alive = alive_lanes(base), seen = 0;
+    bool any = false;
     for (uint32_t l = 0; l < EMU_WARP && base + l < thread_count; l++) {
         const struct thread *th = &threads[base + l];
-        if (th->state != AT_WARP || (done >> l & 1) != 0)
+        if (th->state != AT_WARP || (seen >> l & 1) != 0)
             continue;
-        uint32_t members = th->mask & alive, here = 0;
-        for (uint32_t m = 0; m < EMU_WARP && base + m < thread_count; m++) {
-            const struct thread *o = &threads[base + m];
-            if ((members >> m & 1) != 0 && o->state == AT_WARP && o->op == th->op &&
-                o->mask == th->mask && same_place(o, th))
-                here |= 1u << m;
+        uint32_t members = th->mask & alive;
+        uint32_t here = lanes_at(base, members, th);
+        seen |= here; /* the others of the group find the same */
+        if (here != members)
+            continue;
+        for (uint32_t left = members; left != 0; left &= left - 1) {
+            uint32_t lane = (uint32_t)__builtin_ctz(left);
+            threads[base + lane].result = warp_result(base, lane, members);
         }
-        if (here != members || (members & done) != 0)
-            continue;
-        for (uint32_t m = 0; m < EMU_WARP; m++)
-            if ((members >> m & 1) != 0)
-                threads[base + m].result = warp_result(base, m, members);
         if (th->op == EMU_SYNCWARP)
             emu_race_syncwarp(base, members);
-        done |= members;
+        for (uint32_t left = members; left != 0; left &= left - 1)
+            threads[base + (uint32_t)__builtin_ctz(left)].state = READY;
+        any = true;
     }
-    for (uint32_t m = 0; m < EMU_WARP; m++)
-        if ((done >> m & 1) != 0)
-            threads[base + m].state = READY;
-    return done != 0;
+    return any;
 }
 
 /* Some thread waits in a warp call for one that can't come. */
@@ -345,8 +352,12 @@ void emu_block_run_grid(const struct emu_kernel *k, const void *args) {
     emu_grid_dim = k->grid;
     emu_block_dim = k->block;
     thread_count = k->block.x * k->block.y * k->block.z;
-    for (uint32_t i = 0; i < thread_count; i++)
+    for (uint32_t i = 0; i < thread_count; i++) {
+        threads[i].idx.x = i % k->block.x;
+        threads[i].idx.y = i / k->block.x % k->block.y;
+        threads[i].idx.z = i / (k->block.x * k->block.y);
         thread_order[i] = order == EMU_DESC ? thread_count - 1 - i : i;
+    }
     emu_shared_begin_grid(k);
     emu_race_begin_grid(k, thread_count);
     run_blocks((uint64_t)k->grid.x * k->grid.y * k->grid.z);

@@ -19,6 +19,10 @@ enum { STACK_BYTES = 256 << 10 };
 #else
 enum { STACK_BYTES = 64 << 10 };
 #endif
+/* Stacks begin at different places of their top page, else all of them share a few lines of the
+ * cache.
+ */
+enum { COLOUR_BYTES = 7 * 64 };
 enum { STACK_MAX = 1024, GUARD_BYTES = 4096, SLOT_BYTES = STACK_BYTES + GUARD_BYTES };
 
 /* Saves the caller's registers and stack in *from and goes on where `to` was saved. */
@@ -42,7 +46,8 @@ __asm__(".text\n"
         "    popq %r12\n"
         "    popq %rbx\n"
         "    popq %rbp\n"
-        "    ret\n"
+        "    popq %rcx\n"
+        "    jmp *%rcx\n" /* not ret, whose guess would always be wrong */
         ".size emu_fiber_switch, . - emu_fiber_switch\n");
 
 /* slab: STACK_MAX slots, each a guard page and a stack above it. Stacks are taken last in, first
@@ -135,7 +140,8 @@ void emu_fiber_start(struct emu_fiber *f, void (*entry)(void *arg), void *arg) {
     start_arg = arg;
     /* As emu_fiber_switch leaves it: six registers, the address to go to, and above that the return
      * address of fiber_main (none), which leaves the stack aligned as at any function's entry. */
-    void **sp = (void **)(void *)(stack_bottom(f->stack) + STACK_BYTES - 64);
+    size_t below_top = 64 + (size_t)f->stack * COLOUR_BYTES % 4096;
+    void **sp = (void **)(void *)(stack_bottom(f->stack) + STACK_BYTES - below_top);
     sp[6] = (void *)(uintptr_t)fiber_main;
     sp[7] = NULL;
     f->sp = sp;
