@@ -78,13 +78,13 @@ void world_open_on(struct world *w, uint32_t rank, uint32_t world_size, uint64_t
 
 void world_close(struct world *w) {
     const struct device_ops *ops = &async_device_ops;
+    stage_close(w->stage);
     arrays_close(w->arrays);
     layout_free(&w->layout);
     if (w->dev == NULL) {
         free(w->memory);
         return;
     }
-    stage_close(w->stage);
     for (int i = 0; i < 2; i++) {
         world_wait(w, i == 0 ? ARRAY_PARAMS : ARRAY_GRADS);
         ops->event_close(w->dev, w->written[i]);

@@ -126,6 +126,9 @@ gfs_service_rig = $(gfs_engine_world) tests/unit/service_rig.c tests/unit/servic
 gfs_unit_tests += tests/unit/test_service
 tests_unit_test_service_SOURCES = tests/unit/test_service.c $(gfs_service_rig)
 tests_unit_test_service_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
+gfs_unit_tests += tests/unit/test_service_device
+tests_unit_test_service_device_SOURCES = tests/unit/test_service_device.c $(gfs_service_rig)
+tests_unit_test_service_device_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
 
 # The supervisor.
 gfs_unit_tests += tests/unit/test_knobs tests/unit/test_goal tests/unit/test_ledger
@@ -134,6 +137,13 @@ tests_unit_test_goal_SOURCES = tests/unit/test_goal.c
 tests_unit_test_goal_LDADD = $(GFS_RUN_LINK) $(CMOCKA_LIBS)
 tests_unit_test_ledger_SOURCES = tests/unit/test_ledger.c
 tests_unit_test_ledger_LDADD = $(GFS_RUN_LINK) $(CMOCKA_LIBS)
+gfs_unit_tests += tests/unit/test_gpus tests/unit/test_mfu tests/unit/test_memory_sheet
+tests_unit_test_gpus_SOURCES = tests/unit/test_gpus.c
+tests_unit_test_gpus_LDADD = $(GFS_RUN_LINK) $(CMOCKA_LIBS)
+tests_unit_test_mfu_SOURCES = tests/unit/test_mfu.c
+tests_unit_test_mfu_LDADD = $(GFS_RUN_LINK) $(CMOCKA_LIBS)
+tests_unit_test_memory_sheet_SOURCES = tests/unit/test_memory_sheet.c
+tests_unit_test_memory_sheet_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
 
 gfs_unit_tests += tests/unit/test_buf tests/unit/test_err tests/unit/test_parse tests/unit/test_log
 tests_unit_test_buf_SOURCES = tests/unit/test_buf.c
@@ -157,7 +167,8 @@ gfs_unit_tests += tests/unit/test_takes_explore
 tests_unit_test_takes_explore_SOURCES = tests/unit/test_takes_explore.c $(gfs_engine_world)
 tests_unit_test_takes_explore_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
 gfs_unit_tests += tests/unit/test_restore
-tests_unit_test_restore_SOURCES = tests/unit/test_restore.c
+tests_unit_test_restore_SOURCES = tests/unit/test_restore.c \
+	tests/unit/async_device.c tests/unit/async_device.h
 tests_unit_test_restore_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
 # The manual, against the tables that it describes.
 check_PROGRAMS += tests/unit/print_knobs

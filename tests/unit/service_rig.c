@@ -24,12 +24,12 @@ static uint64_t now_ms(void) {
 }
 
 static void rig_start(struct rig *r, uint32_t rank, uint32_t world_size, uint64_t wide_elems,
-                      uint64_t take_memory_bytes) {
+                      uint64_t take_memory_bytes, const struct world_device *on) {
     int pair[2];
     const uint64_t shard = 16;
     struct err err = {0};
     *r = (struct rig){.gen = 1};
-    world_open(&r->w, rank, world_size, wide_elems);
+    world_open_on(&r->w, rank, world_size, wide_elems, on);
     for (uint32_t u = 0; u < WORLD_UNITS; u++)
         world_write_state(&r->w, u, 1);
     config_defaults(&r->config);
@@ -58,11 +58,15 @@ static void rig_start(struct rig *r, uint32_t rank, uint32_t world_size, uint64_
 }
 
 void rig_open(struct rig *r, uint32_t rank, uint32_t world_size, uint64_t wide_elems) {
-    rig_start(r, rank, world_size, wide_elems, 0);
+    rig_start(r, rank, world_size, wide_elems, 0, NULL);
+}
+
+void rig_open_on(struct rig *r, uint64_t wide_elems, const struct world_device *on) {
+    rig_start(r, 0, 1, wide_elems, 0, on);
 }
 
 void rig_open_limited(struct rig *r, uint64_t take_memory_bytes) {
-    rig_start(r, 0, 2, 1000, take_memory_bytes);
+    rig_start(r, 0, 2, 1000, take_memory_bytes, NULL);
 }
 
 void rig_close(struct rig *r) {

@@ -32,6 +32,8 @@ struct rig {
 };
 
 void rig_open(struct rig *r, uint32_t rank, uint32_t world_size, uint64_t wide_elems);
+/* The only rank, its arrays in memory of a device. */
+void rig_open_on(struct rig *r, uint64_t wide_elems, const struct world_device *on);
 /* Rank 0 of 2, with so much memory for takes. */
 void rig_open_limited(struct rig *r, uint64_t take_memory_bytes);
 void rig_close(struct rig *r);

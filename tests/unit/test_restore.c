@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "async_device.h"
 #include "base/log.h"
 #include "engine/restore.h"
 #include "shard/wrap.h"
@@ -50,8 +51,16 @@ struct side {
     struct layout layout;
     uint32_t world_size;
     struct arrays *arrays[4];
-    float *memory[4];
+    float *memory[4], *shards[4]; /* shards: as the arrays know it; memory, or the device's */
+    uint64_t elems;               /* of a rank */
 };
+
+static void side_shards(struct side *s, uint32_t rank, float *at) {
+    s->shards[rank] = at;
+    for (uint32_t u = 0; u < s->layout.unit_count; u++)
+        for (enum array a = 0; a < ARRAY_COUNT; a++, at += s->layout.units[u].shard_elems)
+            arrays_set_shard(s->arrays[rank], a, u, at);
+}
 
 static void side_open(struct side *s, const struct model *m, const char *wrap,
                       uint32_t world_size) {
@@ -60,16 +69,13 @@ static void side_open(struct side *s, const struct model *m, const char *wrap,
     if (wrap_layout(wrap, m->tensors, TENSORS, m->modules, MODULES, world_size, &s->layout, &err) !=
         0)
         fail_msg("%s", err.text);
-    uint64_t elems = 0;
     for (uint32_t u = 0; u < s->layout.unit_count; u++)
-        elems += ARRAY_COUNT * s->layout.units[u].shard_elems;
+        s->elems += ARRAY_COUNT * s->layout.units[u].shard_elems;
     for (uint32_t r = 0; r < world_size; r++) {
         assert_int_equal(arrays_open(&s->layout, r, &s->arrays[r], &err), 0);
-        float *at = s->memory[r] = calloc(elems + 1, sizeof(float));
-        assert_non_null(at);
-        for (uint32_t u = 0; u < s->layout.unit_count; u++)
-            for (enum array a = 0; a < ARRAY_COUNT; a++, at += s->layout.units[u].shard_elems)
-                arrays_set_shard(s->arrays[r], a, u, at);
+        s->memory[r] = calloc(s->elems + 1, sizeof(float));
+        assert_non_null(s->memory[r]);
+        side_shards(s, r, s->memory[r]);
     }
 }
 
@@ -98,8 +104,8 @@ static bool side_bits(struct side *s, uint32_t salt, bool check) {
                 enum array a = state_arrays[i % 3];
                 uint64_t e = i / 3;
                 uint32_t bits = bits_of(a, t, p.tensor_offset_elems + e, salt);
-                float *at = arrays_shard(s->arrays[r], a, s->layout.tensors[t].unit) +
-                            p.shard_offset_elems + e;
+                const float *shard = arrays_shard(s->arrays[r], a, s->layout.tensors[t].unit);
+                float *at = s->memory[r] + (shard - s->shards[r]) + p.shard_offset_elems + e;
                 uint32_t is;
                 memcpy(&is, at, sizeof(is));
                 if (check && is != bits)
@@ -275,6 +281,133 @@ static void owed_copies_are_made_before_a_restore(void **state) {
         assert_memory_equal(&sink[i], &bits, sizeof(bits));
     }
     side_close(&a);
+    disk_close(&d);
+}
+
+/* ---- into memory of a device */
+
+/* A side of one rank, whose shards lie there; `memory` is what the test sees of it. */
+struct gpu {
+    struct side *side;
+    struct device *dev;
+    struct stage *stage;
+    struct dev_stream *writer;
+    struct dev_event *written;
+};
+
+static void gpu_wait(struct gpu *g) {
+    assert_int_equal(async_device_ops.event_record(g->dev, g->writer, g->written), 0);
+    assert_int_equal(async_device_ops.event_synchronize(g->dev, g->written), 0);
+}
+
+static void gpu_write(struct gpu *g) {
+    async_device_write(g->dev, g->writer, g->side->shards[0], g->side->memory[0],
+                       g->side->elems * sizeof(float));
+    gpu_wait(g);
+}
+
+static void gpu_read(struct gpu *g) {
+    async_device_peek(g->dev, g->side->memory[0], g->side->shards[0],
+                      g->side->elems * sizeof(float));
+}
+
+static void gpu_open(struct gpu *g, struct side *s, enum async_order order) {
+    const struct device_ops *ops = &async_device_ops;
+    struct err err = {0};
+    void *shards = NULL;
+    *g = (struct gpu){.side = s, .dev = async_device_open(order, 1)};
+    assert_int_equal(
+        ops->alloc(g->dev, DEV_MEM_DEVICE, s->elems * sizeof(float), "shards", &shards), 0);
+    assert_int_equal(ops->stream_open(g->dev, DEV_STREAM_COMPUTE, &g->writer), 0);
+    assert_int_equal(ops->event_open(g->dev, "written", &g->written), 0);
+    struct stage_args args = {.ops = ops, .dev = g->dev, .slot_bytes = 48, .slot_count = 2};
+    assert_int_equal(stage_open(&args, &g->stage, &err), 0);
+    arrays_set_stage(s->arrays[0], g->stage, g->writer, g->writer);
+    side_shards(s, 0, shards);
+    side_bits(s, 2, false);
+    gpu_write(g);
+}
+
+static void gpu_close(struct gpu *g) {
+    const struct device_ops *ops = &async_device_ops;
+    gpu_wait(g);
+    stage_close(g->stage);
+    ops->event_close(g->dev, g->written);
+    ops->stream_close(g->dev, g->writer);
+    ops->free(g->dev, DEV_MEM_DEVICE, g->side->shards[0], g->side->elems * sizeof(float));
+    ops->close(g->dev);
+}
+
+static void snapshot_is_loaded_into_memory_of_a_device(void **state) {
+    (void)state;
+    struct model m = small_model();
+    struct side a, b;
+    struct disk d;
+    side_open(&a, &m, "block", 3);
+    side_bits(&a, 1, false);
+    side_write(&a, &d, ARRAY_MASK_STATE);
+    for (int order = 0; order < ASYNC_ORDERS; order++) {
+        struct gpu g;
+        struct err err = {0};
+        bool changed = false;
+        uint64_t step = 0;
+        float sink[1024];
+        side_open(&b, &m, "none", 1);
+        gpu_open(&g, &b, (enum async_order)order);
+        arrays_state_begin(b.arrays[0], 0);
+        arrays_state_end(b.arrays[0], 0, 59, STEP + 8);
+        struct hold h = {.array = ARRAY_PARAMS, .hi = 37, .dst = (uint8_t *)sink};
+        arrays_fix(b.arrays[0], &h); /* owed before it is overwritten */
+        if (load_alone(&b, d.path, &changed, &step, &err) != 0)
+            fail_msg("%s", err.text);
+        assert_true(changed);
+        gpu_read(&g);
+        assert_true(side_bits(&b, 1, true));
+        while (arrays_serve(b.arrays[0]))
+            ;
+        assert_ptr_equal(arrays_next_done(b.arrays[0]), &h);
+        assert_int_equal(h.gen, 59);
+        for (uint64_t i = 0; i < 37; i++) {
+            uint32_t bits = bits_of(ARRAY_PARAMS, 0, i, 2);
+            assert_memory_equal(&sink[i], &bits, sizeof(bits));
+        }
+        gpu_close(&g);
+        side_close(&b);
+    }
+    side_close(&a);
+    disk_close(&d);
+}
+
+static void device_that_fails_during_the_load_ends_it(void **state) {
+    (void)state;
+    struct model m = small_model();
+    struct side a, b;
+    struct disk d;
+    struct gpu g;
+    side_open(&a, &m, "none", 1);
+    side_bits(&a, 1, false);
+    side_write(&a, &d, ARRAY_MASK_STATE);
+    side_open(&b, &m, "none", 1);
+    gpu_open(&g, &b, ASYNC_LAZY);
+    uint64_t before = async_device_calls(g.dev), step = 7;
+    bool changed = false;
+    struct err none = {0};
+    assert_int_equal(load_alone(&b, d.path, &changed, &step, &none), 0);
+    uint64_t calls = async_device_calls(g.dev) - before;
+    assert_true(calls > 100);
+    for (uint64_t nth = 1; nth <= calls; nth++) {
+        struct err err = {0};
+        step = 7;
+        changed = false;
+        async_device_fail(g.dev, nth, false);
+        assert_int_equal(load_alone(&b, d.path, &changed, &step, &err), -EIO);
+        assert_true(changed);
+        assert_int_equal(step, 7);
+        assert_non_null(strstr(err.text, "told to fail"));
+    }
+    gpu_close(&g);
+    side_close(&a);
+    side_close(&b);
     disk_close(&d);
 }
 
@@ -464,6 +597,8 @@ int main(void) {
         cmocka_unit_test(snapshot_of_three_ranks_is_loaded_into_one),
         cmocka_unit_test(restored_arrays_have_the_new_version_and_no_gradients),
         cmocka_unit_test(owed_copies_are_made_before_a_restore),
+        cmocka_unit_test(snapshot_is_loaded_into_memory_of_a_device),
+        cmocka_unit_test(device_that_fails_during_the_load_ends_it),
         cmocka_unit_test(snapshot_of_another_model_is_refused),
         cmocka_unit_test(snapshot_without_optimizer_state_is_refused),
         cmocka_unit_test(missing_snapshot_is_refused),
