@@ -42,6 +42,7 @@ enum rank_file {
     RANK_MEMORY,
     RANK_PID,
     RANK_HOLDS,
+    RANK_DEVICE,
     RANK_FILE_COUNT
 };
 

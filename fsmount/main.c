@@ -113,6 +113,7 @@ union message {
     struct msg_rank_link rank_link;
     struct msg_status status;
     struct msg_rank_table table;
+    struct msg_rank_device device;
     struct msg_command_done done;
     struct msg_command_row row;
     struct msg_snapshot_added added;
@@ -169,6 +170,9 @@ static int supervisor_handle(struct loop *l, struct frame *f, struct err *err) {
     case MSG_RANK_TABLE:
         world_table(d->world, &m.table);
         return 0;
+    case MSG_RANK_DEVICE:
+        world_device(d->world, &m.device);
+        return 0;
     case MSG_COMMAND_DONE:
         takes_answered(d->takes);
         control_done(d->control, &m.done);
@@ -203,6 +207,7 @@ static bool supervisor_may_send(uint16_t type) {
     case MSG_RANK_LINK:
     case MSG_STATUS:
     case MSG_RANK_TABLE:
+    case MSG_RANK_DEVICE:
     case MSG_COMMAND_DONE:
     case MSG_COMMAND_ROW:
     case MSG_SNAPSHOT_ADDED:

@@ -122,7 +122,7 @@ int daemon_load_offline(struct daemon *d, struct err *err) {
         return err_set(err, ENOMEM, "no memory");
     *m = (struct msg_status){.state = RUN_OFFLINE};
     m->loss = m->grad_norm = m->clip_factor = m->lr = NAN;
-    m->tokens_per_second = m->step_seconds = m->eta_seconds = NAN;
+    m->tokens_per_second = m->step_seconds = m->eta_seconds = m->mfu = NAN;
     int rc = load_snapshots(d, m, err);
     if (rc == 0) {
         load_metrics(d->run_dir, m);

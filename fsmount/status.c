@@ -52,7 +52,7 @@ int status_open(const char *run_dir, const struct config *config, struct status 
     snprintf(s->run_dir, sizeof(s->run_dir), "%s", run_dir);
     s->config = *config;
     s->now.loss = s->now.grad_norm = s->now.clip_factor = s->now.lr = NAN;
-    s->now.tokens_per_second = s->now.step_seconds = s->now.eta_seconds = NAN;
+    s->now.tokens_per_second = s->now.step_seconds = s->now.eta_seconds = s->now.mfu = NAN;
     s->changed_ns = clock_wall();
     s->growing[GROWING_METRICS] = (struct growing){.path = "metrics.tsv", .fd = -1};
     s->growing[GROWING_EVENTS] = (struct growing){.path = "events", .fd = -1};
@@ -192,9 +192,10 @@ PRINT_F64(lr)
 PRINT_F64(tokens_per_second)
 PRINT_F64(step_seconds)
 PRINT_F64(eta_seconds)
+PRINT_F64(mfu)
 PRINT_U64(tokens_seen)
 PRINT_U64(world_size)
-PRINT_TEXT(device, s->config.device)
+PRINT_TEXT(device, *s->now.device ? s->now.device : s->config.device)
 PRINT_TEXT(model, s->config.model)
 PRINT_U64(attempt)
 PRINT_U64(epoch)
@@ -279,6 +280,7 @@ static const struct status_file status_files[] = {
     VALUE(tokens_per_second),
     VALUE(step_seconds),
     VALUE(eta_seconds),
+    VALUE(mfu),
     VALUE(tokens_seen),
     VALUE(world_size),
     VALUE(device),
@@ -400,7 +402,8 @@ uint64_t status_file_time_ns(struct status *s, uint32_t file) {
 const char *status_rank_file_name(uint32_t file) {
     static const char *const names[RANK_FILE_COUNT] = {
         [RANK_DIR] = "",          [RANK_STATE] = "state", [RANK_LAST_SEEN] = "last_seen",
-        [RANK_MEMORY] = "memory", [RANK_PID] = "pid",     [RANK_HOLDS] = "holds"};
+        [RANK_MEMORY] = "memory", [RANK_PID] = "pid",     [RANK_HOLDS] = "holds",
+        [RANK_DEVICE] = "device"};
     return names[file];
 }
 
@@ -416,6 +419,7 @@ static void print_holds(const struct world *world, uint32_t rank, struct enc *e)
 
 struct text *status_rank_text(const struct world *world, uint32_t rank, uint32_t file) {
     const struct msg_rank_table *t = world_rank(world, rank);
+    const struct msg_rank_device *d = world_rank_device(world, rank);
     struct enc e = {0};
     if (t == NULL)
         return NULL;
@@ -430,9 +434,13 @@ struct text *status_rank_text(const struct world *world, uint32_t rank, uint32_t
     case RANK_MEMORY:
         enc_printf(&e, "rss_bytes\t%" PRIu64 "\ntake_bytes\t%" PRIu64 "\n", t->rss_bytes,
                    t->take_bytes);
+        enc_bytes(&e, d->memory.data, d->memory.len_bytes);
         break;
     case RANK_PID:
         enc_printf(&e, "%" PRIu64 "\n", t->pid);
+        break;
+    case RANK_DEVICE:
+        enc_printf(&e, "device\t%s\nname\t%s\nid\t%s\n", d->device, d->device_name, d->device_id);
         break;
     default:
         print_holds(world, rank, &e);

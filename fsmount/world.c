@@ -25,6 +25,8 @@ struct peer {
 
 struct world_row {
     struct msg_rank_table table;
+    struct msg_rank_device device; /* memory is a view of the next */
+    struct enc memory;
     uint64_t alive_ns;
 };
 
@@ -100,6 +102,8 @@ void world_close(struct world *w) {
         peer_free(p);
     }
     model_put(w->model);
+    for (uint32_t r = 0; r < w->row_count; r++)
+        enc_free(&w->rows[r].memory);
     free(w->rows);
     free(w);
 }
@@ -208,6 +212,18 @@ void world_table(struct world *w, const struct msg_rank_table *m) {
     row->table = *m;
 }
 
+/* Without memory for its lines they are not shown. */
+void world_device(struct world *w, const struct msg_rank_device *m) {
+    if (world_grow_rows(w, m->rank + 1) != 0)
+        return;
+    struct world_row *row = &w->rows[m->rank];
+    enc_reset(&row->memory);
+    enc_bytes(&row->memory, m->memory.data, m->memory.len_bytes);
+    row->device = *m;
+    row->device.memory = (struct blob){.data = row->memory.data,
+                                       .len_bytes = row->memory.failed ? 0 : m->memory.len_bytes};
+}
+
 uint64_t world_epoch(const struct world *w) { return w->epoch; }
 bool world_is_up(const struct world *w) { return w->world_size != 0; }
 bool world_is_complete(const struct world *w) { return w->complete; }
@@ -217,6 +233,10 @@ struct model *world_model(const struct world *w) {
 uint32_t world_rank_count(const struct world *w) { return w->row_count; }
 const struct msg_rank_table *world_rank(const struct world *w, uint32_t rank) {
     return rank < w->row_count ? &w->rows[rank].table : NULL;
+}
+
+const struct msg_rank_device *world_rank_device(const struct world *w, uint32_t rank) {
+    return rank < w->row_count ? &w->rows[rank].device : NULL;
 }
 
 uint64_t world_alive_ns(const struct world *w, uint32_t rank) {

@@ -39,10 +39,11 @@ struct world_ops {
 int world_open(uint64_t session, const struct world_ops *ops, void *ctx, struct world **out);
 void world_close(struct world *w);
 
-/* MSG_WORLD, MSG_RANK_LINK (takes over fd), MSG_RANK_TABLE. */
+/* MSG_WORLD, MSG_RANK_LINK (takes over fd), MSG_RANK_TABLE, MSG_RANK_DEVICE. */
 int world_set(struct world *w, const struct msg_world *m, struct err *err);
 int world_add_link(struct world *w, const struct msg_rank_link *m, int fd);
 void world_table(struct world *w, const struct msg_rank_table *m);
+void world_device(struct world *w, const struct msg_rank_device *m);
 
 /* Of the newest world, also after its end; 0 before the first. */
 uint64_t world_epoch(const struct world *w);
@@ -56,6 +57,8 @@ uint64_t world_alive_ns(const struct world *w, uint32_t rank);
 /* What the supervisor said of ranks/R; rank_count: of the newest world. */
 uint32_t world_rank_count(const struct world *w);
 const struct msg_rank_table *world_rank(const struct world *w, uint32_t rank);
+/* All empty before the supervisor has said something of it. */
+const struct msg_rank_device *world_rank_device(const struct world *w, uint32_t rank);
 
 /* To a rank of the current epoch; -ENOTCONN. */
 int world_send(struct world *w, uint32_t rank, uint16_t type, const void *msg);

@@ -32,24 +32,35 @@ static int run_main(int argc, char **argv) {
     return code;
 }
 
-/* The rank program knows what a step is made of: it prints the plan. */
-static int plan_main(int argc, char **argv) {
+/* What the program of the ranks does for argv[0]. */
+static int rank_program(char *option, int argc, char **argv) {
     char program[RUNDIR_PATH_BYTES];
     struct err err = {0};
     char **args = calloc((size_t)argc + 2, sizeof *args);
     if (!args || child_program("gatherfs-rank", program, sizeof program, &err)) {
-        fprintf(stderr, "gatherfs plan: %s\n", args ? err.text : "no memory");
+        fprintf(stderr, "gatherfs %s: %s\n", argv[0], args ? err.text : "no memory");
         free(args);
         return EXIT_FAILURE;
     }
-    static char plan[] = "--plan";
     args[0] = program;
-    args[1] = plan;
+    args[1] = option;
     memcpy(args + 2, argv + 1, (size_t)(argc - 1) * sizeof *args);
     execv(program, args);
-    fprintf(stderr, "gatherfs plan: %s: %s\n", program, strerror(errno));
+    fprintf(stderr, "gatherfs %s: %s: %s\n", argv[0], program, strerror(errno));
     free(args);
     return EXIT_FAILURE;
+}
+
+/* It knows what a step is made of: it prints the plan. */
+static int plan_main(int argc, char **argv) {
+    static char option[] = "--plan";
+    return rank_program(option, argc, argv);
+}
+
+/* It opens GPUs, and so it knows which there are. */
+static int devices_main(int argc, char **argv) {
+    static char option[] = "--devices";
+    return rank_program(option, argc, argv);
 }
 
 struct command_line {
@@ -70,6 +81,7 @@ static const struct command_line commands[] = {
      "list, check and remove snapshots"},
     {"plan", plan_main, "plan [OPTION]...",
      "units and bytes a rank, for any model and number of ranks; the options are those of run"},
+    {"devices", devices_main, "devices", "list the GPUs of this host, or say why there are none"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 

@@ -17,13 +17,6 @@ const char *const knob_class_names[] = {
     [KNOB_ONCE] = "once",
 };
 
-/* Without MPI there is nothing that could start a second rank. */
-#ifdef HAVE_MPI
-static const char default_ranks[] = "2";
-#else
-static const char default_ranks[] = "1";
-#endif
-
 enum { KNOB_VALUE_BYTES = KNOB_PATHS_BYTES };
 static const double count_max = 1e15; /* exact as a double, and far from any overflow */
 static const double u64_max = 18446744073709551615.0;
@@ -133,11 +126,10 @@ const struct knob knob_table[] = {
      .type = KNOB_U64,
      .class = KNOB_RESUME,
      FIELD(ranks),
-     .fallback = default_ranks,
-     .min = 1,
-     .max = 4096,
+     .fallback = "0",
+     .max = KNOB_MAX_RANKS,
      .metavar = "N",
-     .help = "processes over which the model is sharded"},
+     .help = "processes over which the model is sharded; 0: one a GPU, else 2"},
     {.name = "threads",
      .option = "threads",
      .type = KNOB_U64,

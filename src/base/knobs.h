@@ -17,7 +17,7 @@ enum knob_type { KNOB_U64, KNOB_F64, KNOB_BYTES, KNOB_BOOL, KNOB_TEXT, KNOB_CHOI
  * saved. */
 enum knob_class { KNOB_FIXED, KNOB_RESUME, KNOB_LIVE, KNOB_ONCE };
 
-enum { KNOB_TEXT_BYTES = 1024, KNOB_PATHS_BYTES = 16384 };
+enum { KNOB_TEXT_BYTES = 1024, KNOB_PATHS_BYTES = 16384, KNOB_MAX_RANKS = 4096 };
 
 /* The values, one field a knob. Plain data: copied by assignment. */
 struct config {
@@ -30,8 +30,8 @@ struct config {
     uint64_t warmup_steps;
     double beta1, beta2, eps;
     /* resume */
-    char data[KNOB_PATHS_BYTES]; /* paths separated by newlines */
-    uint64_t ranks;
+    char data[KNOB_PATHS_BYTES];    /* paths separated by newlines */
+    uint64_t ranks;                 /* 0: config_ranks */
     uint64_t threads;               /* a rank; 0: cores / ranks */
     uint64_t micro_batch;           /* sequences a rank computes at once; 0: chosen */
     char wrap[64];                  /* none | block | size:MIN_PARAMS */
@@ -93,6 +93,14 @@ void config_clear_paths(struct config *c, const struct knob *k); /* nothing for 
  * config files repeat the line `data = PATH`). */
 int config_get(const struct config *c, const struct knob *k, char *out, size_t cap_bytes);
 bool config_equal(const struct config *a, const struct config *b, const struct knob *k);
+
+/* What one value alone does not show, and the syntax of offload. -EINVAL: what was expected. */
+int config_check(const struct config *c, struct err *err);
+/* The number of ranks: as set, else one for each GPU of this host, where they are used, else 2; a
+ * build without MPI can start one only. */
+uint64_t config_ranks(const struct config *c, uint32_t gpu_count);
+/* DIR of offload = optimizer=file:DIR, or NULL. */
+const char *config_offload_dir(const char *offload);
 
 /* `knob = value` lines, # comments; unknown knobs are refused with a suggestion. `origin` names the
  * file in errors, with the line number. `given` (knob_count bools, may be NULL) marks what was set.

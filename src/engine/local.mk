@@ -3,6 +3,7 @@ libgfs_engine_a_SOURCES += \
 	src/engine/agenda.c src/engine/agenda.h \
 	src/engine/arrays.c src/engine/arrays.h \
 	src/engine/gpu_list.c src/engine/gpu_list.h \
+	src/engine/memory_sheet.c src/engine/memory_sheet.h \
 	src/engine/plan.c src/engine/plan.h \
 	src/engine/pool.c src/engine/pool.h \
 	src/engine/rank.c src/engine/rank.h \

@@ -11,6 +11,7 @@
 #include "base/knobs.h"
 #include "base/parse.h"
 #include "device/device.h"
+#include "engine/gpu_list.h"
 #include "engine/schedule.h"
 #include "model/model.h"
 #include "shard/wrap.h"
@@ -160,14 +161,23 @@ out:
     return rc;
 }
 
+/* As a run here would choose it. */
+static void plan_ranks(struct config *c) {
+    uint32_t gpus = 0;
+    if (c->ranks == 0 && strcmp(c->device, "cpu") != 0)
+        (void)gpu_count(c->device, &gpus, NULL);
+    c->ranks = config_ranks(c, gpus);
+}
+
 int plan_main(int argc, char **argv) {
     struct config c;
     struct err err = {0};
     config_defaults(&c);
-    if (plan_options(&c, argc, argv, &err) != 0) {
+    if (plan_options(&c, argc, argv, &err) != 0 || config_check(&c, &err) != 0) {
         fprintf(stderr, "gatherfs plan: %s\n", err.text);
         return 2;
     }
+    plan_ranks(&c);
     if (plan_print(&c, &err) != 0) {
         fprintf(stderr, "gatherfs plan: %s\n", err.text);
         return 1;

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "engine/memory_sheet.h"
 #include "engine/restore.h"
 #include "engine/service.h"
 #include "engine/trainer.h"
@@ -247,8 +248,40 @@ static int rank_load(struct rank *r, struct err *err) {
     return rc;
 }
 
+/* What this rank computes on, and what its memory is for. */
+static void rank_describe(struct rank *r, struct msg_rank_ready *m, struct enc *memory) {
+    struct device_properties p = {0};
+    struct memory_sheet sheet = {.host_access = r->device->host_access};
+    if (r->device->properties(trainer_device(r->trainer), &p) != 0) {
+        char why[256];
+        r->device->why(trainer_device(r->trainer), why, sizeof(why));
+        log_warn("the properties of device %s are not known: %s", r->device->name, why);
+        p = (struct device_properties){0};
+    }
+    trainer_memory(r->trainer, memory_sheet_add, &sheet);
+    memory_sheet_print(&sheet, &p, memory);
+    if (!memory->failed)
+        m->memory = (struct blob){memory->data, memory->len_bytes};
+    snprintf(m->device, sizeof(m->device), "%s", r->device->name);
+    memcpy(m->device_name, p.name, sizeof(m->device_name));
+    memcpy(m->device_id, p.id, sizeof(m->device_id));
+    m->peak_flops = p.flops[trainer_dtype(r->trainer)];
+}
+
+/* What is trained, in a line. */
+static void rank_summary(const struct rank *r, struct msg_rank_ready *m) {
+    enum dtype t = trainer_dtype(r->trainer);
+    snprintf(m->summary, sizeof(m->summary),
+             "%s, %.2f M parameters in %u units, %u rank%s, comm %s, device %s%s%s, %llu tokens of "
+             "data",
+             model_kind(r->model), (double)m->numel / 1e6, r->layout.unit_count, r->world_size,
+             r->world_size == 1 ? "" : "s", r->comm_ops->name, r->device->name,
+             t == DTYPE_F32 ? "" : ", ", t == DTYPE_F32 ? "" : dtype_name(t),
+             (unsigned long long)data_tokens(r->data));
+}
+
 static int rank_ready(struct rank *r, struct err *err) {
-    struct enc layout = {0};
+    struct enc layout = {0}, memory = {0};
     struct msg_rank_ready *m = calloc(1, sizeof(*m));
     if (m == NULL)
         return err_set(err, ENOMEM, "no memory for the ready message");
@@ -260,15 +293,14 @@ static int rank_ready(struct rank *r, struct err *err) {
         m->layout = (struct blob){layout.data, layout.len_bytes};
         m->model_config = (struct blob){(const uint8_t *)r->model_config, strlen(r->model_config)};
         m->fingerprint = data_fingerprint(r->data);
-        snprintf(
-            m->summary, sizeof(m->summary),
-            "%s, %.2f M parameters in %u units, %u rank%s, comm %s, device %s, %llu tokens of data",
-            model_kind(r->model), (double)m->numel / 1e6, r->layout.unit_count, r->world_size,
-            r->world_size == 1 ? "" : "s", r->comm_ops->name, r->device->name,
-            (unsigned long long)data_tokens(r->data));
+        m->flops_per_token = model_flops_per_token(r->model, r->config.seq_len);
+        snprintf(m->note, sizeof(m->note), "%s", r->device_note);
+        rank_summary(r, m);
     }
+    rank_describe(r, m, &memory);
     service_send(r->service, MSG_RANK_READY, m);
     enc_free(&layout);
+    enc_free(&memory);
     free(m);
     return 0;
 }

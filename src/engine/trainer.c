@@ -225,6 +225,7 @@ const struct comm_ops *trainer_comm_ops(const struct trainer *t) { return t->com
 struct device *trainer_device(struct trainer *t) {
     return t->dev;
 }
+enum dtype trainer_dtype(const struct trainer *t) { return t->dtype; }
 
 void trainer_microbatch(const struct trainer *t, uint64_t *sequences, uint64_t *seq_len,
                         uint64_t *micro_count) {

@@ -210,8 +210,11 @@ int client_status_main(int argc, char **argv) {
     print_number("gradient norm", m->grad_norm, "");
     print_number("learning rate", m->lr, "");
     print_number("tokens/s", m->tokens_per_second, "");
+    print_number("MFU", m->mfu * 100, "%");
     print_number("seconds left", m->eta_seconds, "");
     printf("%-18s %u (attempt %u)\n", "ranks", m->world_size, m->attempt);
+    if (*m->device)
+        printf("%-18s %s\n", "device", m->device);
     printf("%-18s %" PRIu64 "%s%s\n", "snapshots", m->snapshot_count,
            *m->snapshot_running ? ", now writing " : "", m->snapshot_running);
     if (*m->last_error)

@@ -65,6 +65,21 @@ static int set_path(struct request *q, const struct knob *k, const char *value, 
     return rc;
 }
 
+/* The directory of a file is kept absolute too; it need not be there yet. */
+static int set_offload(struct config *c, const char *value, struct err *err) {
+    char absolute[RUNDIR_PATH_BYTES], text[KNOB_TEXT_BYTES];
+    const char *dir = config_offload_dir(value);
+    if (!dir || !*dir)
+        return config_set(c, knob_find("offload"), value, err);
+    int rc = rundir_absolute(dir, absolute, sizeof absolute, err);
+    if (rc)
+        return err_prefix(err, "offload");
+    int n = snprintf(text, sizeof text, "%.*s%s", (int)(dir - value), value, absolute);
+    if (n < 0 || (size_t)n >= sizeof text)
+        return err_set(err, ENAMETOOLONG, "offload: the path is too long");
+    return config_set(c, knob_find("offload"), text, err);
+}
+
 /* seen: on the command line; its first path replaces those of the file. */
 static int set_knob(struct request *q, const struct knob *k, const char *value, bool *seen,
                     struct err *err) {
@@ -76,6 +91,8 @@ static int set_knob(struct request *q, const struct knob *k, const char *value, 
         return set_path(q, k, value, err);
     if (strcmp(k->name, "model") == 0 && strchr(value, '/'))
         return set_path(q, k, value, err);
+    if (strcmp(k->name, "offload") == 0)
+        return set_offload(&q->values, value, err);
     return config_set(&q->values, k, value, err);
 }
 
@@ -117,7 +134,9 @@ static int settle_paths(struct config *c, struct err *err) {
                   : err_set(err, errno, "model: %s: %s", c->model, strerror(errno));
         free(path);
     }
-    return rc;
+    char offload[KNOB_TEXT_BYTES];
+    memcpy(offload, c->offload, sizeof offload);
+    return rc ? rc : set_offload(c, offload, err);
 }
 
 static int read_file(struct request *q, const char *path, struct err *err) {

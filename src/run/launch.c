@@ -75,11 +75,18 @@ static int check_room(const char *run_dir, uint64_t ranks, struct err *err) {
                    run_dir, free_bytes >> 20, ranks, needed_bytes >> 20);
 }
 
+int launch_program(char *out, size_t cap_bytes, struct err *err) {
+    const char *hook = getenv("GATHERFS_RANK_PROGRAM");
+    if (!hook)
+        return child_program("gatherfs-rank", out, cap_bytes, err);
+    snprintf(out, cap_bytes, "%s", hook);
+    return 0;
+}
+
 int launch_prepare(const struct config *c, const char *run_dir, uint64_t epoch, struct launch *out,
                    struct err *err) {
     struct launch *l = out;
     size_t args = 0, env = 0;
-    const char *hook = getenv("GATHERFS_RANK_PROGRAM");
     memset(l, 0, sizeof *l);
     if (c->ranks > 1 && !*GFS_MPI_LAUNCHER)
         return err_set(err, EINVAL,
@@ -88,9 +95,7 @@ int launch_prepare(const struct config *c, const char *run_dir, uint64_t epoch, 
                        c->ranks);
     if (c->ranks > 1 && check_room(run_dir, c->ranks, err))
         return -err->code;
-    if (hook)
-        snprintf(l->program, sizeof l->program, "%s", hook);
-    else if (child_program("gatherfs-rank", l->program, sizeof l->program, err))
+    if (launch_program(l->program, sizeof l->program, err))
         return -err->code;
     snprintf(l->run_dir, sizeof l->run_dir, "%s", run_dir);
     snprintf(l->tmp, sizeof l->tmp, "%s/tmp", run_dir);

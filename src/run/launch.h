@@ -15,8 +15,11 @@ struct launch {
     char epoch[24], ranks[24], threads[24];
 };
 
+/* Path of the program of the ranks. GATHERFS_RANK_PROGRAM (a hook for tests) names another one. */
+int launch_program(char *out, size_t cap_bytes, struct err *err);
+
 /* One rank is started directly, several by the launcher of the MPI that we were built with.
- * GATHERFS_RANK_PROGRAM (a hook for tests) names another program in place of gatherfs-rank. */
+ * c->ranks is not 0. */
 int launch_prepare(const struct config *c, const char *run_dir, uint64_t epoch, struct launch *out,
                    struct err *err);
 

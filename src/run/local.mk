@@ -5,10 +5,12 @@ libgfs_run_a_SOURCES += \
 	src/run/cmdline.c src/run/cmdline.h \
 	src/run/command_table.c src/run/commands.c src/run/commands.h \
 	src/run/goal.c src/run/goal.h \
+	src/run/gpus.c src/run/gpus.h \
 	src/run/guests.c \
 	src/run/launch.c src/run/launch.h \
 	src/run/ledger.c src/run/ledger.h \
 	src/run/loop.c src/run/loop.h \
+	src/run/mfu.c src/run/mfu.h \
 	src/run/mountd.c \
 	src/run/mountpoint.c src/run/mountpoint.h \
 	src/run/offline.c src/run/offline.h \

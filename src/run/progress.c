@@ -52,17 +52,19 @@ void progress_say(struct progress *p, const char *fmt, ...) {
 
 /* The text of a line of progress, without line end. */
 static int progress_format(const struct progress_values *v, char *out, unsigned cap_bytes) {
-    char loss[32] = "", speed[48] = "", eta[48] = "", seconds[32];
+    char loss[32] = "", speed[48] = "", mfu[32] = "", eta[48] = "", seconds[32];
     if (!isnan(v->loss))
         snprintf(loss, sizeof loss, "  loss %.4f", v->loss);
     if (!isnan(v->tokens_per_second))
         snprintf(speed, sizeof speed, "  %.0f tokens/s", v->tokens_per_second);
+    if (!isnan(v->mfu))
+        snprintf(mfu, sizeof mfu, "  MFU %.1f%%", v->mfu * 100);
     if (!isnan(v->eta_seconds)) {
         parse_format_seconds(v->eta_seconds, seconds, sizeof seconds);
         snprintf(eta, sizeof eta, "  %s left", seconds);
     }
-    return snprintf(out, cap_bytes, "%-10s step %" PRIu64 "/%" PRIu64 "%s%s%s%s%s", v->state,
-                    v->step, v->target, loss, speed, eta, *v->note ? "  " : "", v->note);
+    return snprintf(out, cap_bytes, "%-10s step %" PRIu64 "/%" PRIu64 "%s%s%s%s%s%s", v->state,
+                    v->step, v->target, loss, speed, mfu, eta, *v->note ? "  " : "", v->note);
 }
 
 void progress_show(struct progress *p, const struct progress_values *v, bool now) {

@@ -14,7 +14,7 @@ struct progress {
 struct progress_values {
     const char *state, *note; /* note: "snapshot before", or "" */
     uint64_t step, target;
-    double loss, tokens_per_second, eta_seconds; /* NaN unknown */
+    double loss, tokens_per_second, mfu, eta_seconds; /* NaN unknown */
 };
 
 void progress_open(struct progress *p);

@@ -184,7 +184,7 @@ static int read_saved(const struct rundir *r, struct config *c, struct err *err)
         return rc;
     rc = config_parse(c, text, path, NULL, err);
     free(text);
-    if (!rc && wrap_check(c->wrap, err))
+    if (!rc && (wrap_check(c->wrap, err) || config_check(c, err)))
         rc = err_prefix(err, "%s", path);
     return rc;
 }

@@ -1,6 +1,7 @@
 /* status.c - the values that status/ shows. */
 #include "config.h"
 
+#include "run/mfu.h"
 #include "run/supervisor.h"
 
 #include <math.h>
@@ -27,6 +28,15 @@ double status_eta_seconds(const struct supervisor *s) {
     return (double)(s->goal.target - s->goal.step) * s->status.smooth_seconds;
 }
 
+double status_tokens_per_second(const struct supervisor *s) {
+    const struct status *t = &s->status;
+    return t->smooth_seconds > 0 ? (double)t->tokens_per_step / t->smooth_seconds : NAN;
+}
+
+double status_mfu(const struct supervisor *s) {
+    return mfu_share(s->world.flops_per_token, status_tokens_per_second(s), s->world.peak_flops);
+}
+
 void status_fill(const struct supervisor *s, struct msg_status *m, struct enc *config_text) {
     const struct status *t = &s->status;
     *m = (struct msg_status){
@@ -44,15 +54,16 @@ void status_fill(const struct supervisor *s, struct msg_status *m, struct enc *c
         .clip_factor = t->clip_factor,
         .lr = t->lr,
         .step_seconds = t->step_seconds,
-        .tokens_per_second =
-            t->smooth_seconds > 0 ? (double)t->tokens_per_step / t->smooth_seconds : NAN,
+        .tokens_per_second = status_tokens_per_second(s),
         .eta_seconds = status_eta_seconds(s),
+        .mfu = status_mfu(s),
         .tokens_seen = s->goal.step * t->tokens_per_step,
         .metrics_bytes = s->record.metrics_bytes,
         .last_snapshot_step = snapshots_newest_step(s),
         .snapshot_count = s->snapshots.count,
     };
     snprintf(m->snapshot_running, sizeof m->snapshot_running, "%s", snapshots_running(s));
+    memcpy(m->device, s->world.device, sizeof m->device);
     memcpy(m->last_error, t->last_error, sizeof m->last_error);
     config_print(&s->config, false, config_text);
     m->config = (struct blob){config_text->data, config_text->len_bytes};

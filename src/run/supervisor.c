@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "run/gpus.h"
 #include "shard/wrap.h"
 
 enum {
@@ -72,9 +73,8 @@ static void progress_values(const struct supervisor *s, char note[NAME_MAX_BYTES
         .step = s->goal.step,
         .target = s->goal.target,
         .loss = s->status.loss,
-        .tokens_per_second = s->status.smooth_seconds > 0
-                                 ? (double)s->status.tokens_per_step / s->status.smooth_seconds
-                                 : NAN,
+        .tokens_per_second = status_tokens_per_second(s),
+        .mfu = status_mfu(s),
         .eta_seconds = s->state == RUN_TRAINING ? status_eta_seconds(s) : NAN,
     };
 }
@@ -214,6 +214,8 @@ void supervisor_on_boundary(struct supervisor *s, const struct msg_boundary *m) 
 static void say_hello(struct supervisor *s, const char *summary) {
     const char *mnt = s->request->mountpoint;
     progress_say(&s->progress, "%s", summary);
+    if (*s->world.note)
+        progress_say(&s->progress, "%s", s->world.note);
     if (s->mountd.mount.fuse_fd >= 0)
         progress_say(&s->progress,
                      "The run's state is under %s. Try, in another terminal:\n"
@@ -419,6 +421,8 @@ static int open_run(struct supervisor *s, struct err *err) {
     if (!rc)
         rc = wrap_check(s->config.wrap, err);
     if (!rc)
+        rc = config_check(&s->config, err);
+    if (!rc)
         rc = rundir_sweep(&s->rundir, err);
     if (!rc)
         rc = record_open(s->rundir.path, &s->record, err);
@@ -435,12 +439,15 @@ static int open_run(struct supervisor *s, struct err *err) {
 
 static int start_run(struct supervisor *s, struct err *err) {
     struct enc config = {0};
+    int rc = gpus_choose_ranks(&s->config, err);
+    if (rc)
+        return rc;
     config_print(&s->config, false, &config);
     enc_u8(&config, 0);
     if (s->record.catalogue && !config.failed)
         catalogue_run(s->record.catalogue, PACKAGE_VERSION, (const char *)config.data);
     enc_free(&config);
-    int rc = guests_open(s, err);
+    rc = guests_open(s, err);
     if (!rc && s->config.mount) {
         warn_of_timeout();
         rc = mountd_open(s, err);

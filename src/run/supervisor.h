@@ -54,6 +54,9 @@ struct rank {
     bool ready, said_bye;
     uint64_t last_seen_ns;
     struct msg_rank_alive alive;
+    double peak_flops;
+    struct msg_rank_device device; /* as of MSG_RANK_READY; memory is a view of the next */
+    struct enc memory;
 };
 struct world {
     enum world_state state;
@@ -66,6 +69,9 @@ struct world {
     bool has_layout;
     struct enc layout_bytes;
     char *model_config;                   /* owned; likewise */
+    double flops_per_token, peak_flops;   /* likewise; 0 unknown */
+    char device[16];                      /* likewise */
+    char note[MSG_TEXT_BYTES];            /* what rank 0 has to say of it */
     char resume_name[NAME_MAX_BYTES + 1]; /* snapshot that the world starts from, "" none */
     uint64_t doubtful_ns; /* since when rank 0 rests though no boundary said so; 0: not */
     struct loop_timer end_timer, exit_timer;
@@ -238,6 +244,8 @@ void status_send(struct supervisor *s);  /* now, or when the daemon has caught u
 void status_flush(struct supervisor *s); /* what status_send put off */
 void status_tell_ranks(struct supervisor *s);
 double status_eta_seconds(const struct supervisor *s);
+double status_tokens_per_second(const struct supervisor *s); /* NaN unknown, as these two */
+double status_mfu(const struct supervisor *s);
 
 /* ---- stop.c: how a run ends
  *

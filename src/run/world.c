@@ -26,6 +26,7 @@
 #include "base/log.h"
 #include "run/child.h"
 #include "run/launch.h"
+#include "run/mfu.h"
 #include "store/catalogue.h"
 
 enum {
@@ -134,6 +135,14 @@ void world_kill(struct supervisor *s) {
     world_check_gone(s);
 }
 
+static void free_ranks(struct world *w) {
+    for (uint32_t r = 0; r < w->size; r++)
+        enc_free(&w->ranks[r].memory);
+    free(w->ranks);
+    w->ranks = NULL;
+    w->size = 0;
+}
+
 void world_close(struct supervisor *s) {
     struct world *w = &s->world;
     kill_processes(w);
@@ -141,9 +150,7 @@ void world_close(struct supervisor *s) {
         rank_drop(s, &w->ranks[r]);
     output_close(w->output);
     w->output = NULL;
-    free(w->ranks);
-    w->ranks = NULL;
-    w->size = 0;
+    free_ranks(w);
     layout_free(&w->layout);
     enc_free(&w->layout_bytes);
     free(w->model_config);
@@ -193,8 +200,7 @@ static void on_launcher_line(void *arg, const char *line, bool is_ours) {
 }
 
 static int make_ranks(struct world *w, uint32_t size, struct err *err) {
-    free(w->ranks);
-    w->size = 0;
+    free_ranks(w);
     w->ranks = calloc(size, sizeof *w->ranks);
     if (!w->ranks)
         return err_set(err, ENOMEM, "no memory");
@@ -316,6 +322,29 @@ static int keep_first(struct supervisor *s, const struct msg_rank_ready *m, stru
     return rc;
 }
 
+/* What a rank says of its device; of what there is no memory to keep, nothing is shown. */
+static void take_device(struct rank *rank, uint32_t r, const struct msg_rank_ready *m) {
+    struct msg_rank_device *d = &rank->device;
+    rank->peak_flops = m->peak_flops;
+    d->rank = r;
+    memcpy(d->device, m->device, sizeof d->device);
+    memcpy(d->device_name, m->device_name, sizeof d->device_name);
+    memcpy(d->device_id, m->device_id, sizeof d->device_id);
+    enc_reset(&rank->memory);
+    enc_bytes(&rank->memory, m->memory.data, m->memory.len_bytes);
+    if (!rank->memory.failed)
+        d->memory = (struct blob){rank->memory.data, rank->memory.len_bytes};
+}
+
+/* All ranks are ready. */
+static void sum_devices(struct world *w) {
+    struct mfu_device *devices = calloc(w->size, sizeof *devices);
+    for (uint32_t r = 0; devices && r < w->size; r++)
+        devices[r] = (struct mfu_device){w->ranks[r].peak_flops, w->ranks[r].device.device_id};
+    w->peak_flops = devices ? mfu_peak(devices, w->size) : 0;
+    free(devices);
+}
+
 static void on_ready(struct supervisor *s, uint32_t r, const struct msg_rank_ready *m) {
     struct world *w = &s->world;
     struct err err = {0};
@@ -329,11 +358,16 @@ static void on_ready(struct supervisor *s, uint32_t r, const struct msg_rank_rea
         s->goal.step = m->step;
         s->gen = m->gen > s->gen ? m->gen : s->gen;
         snprintf(s->progress.summary, sizeof s->progress.summary, "%s", m->summary);
+        w->flops_per_token = m->flops_per_token;
+        memcpy(w->device, m->device, sizeof w->device);
+        memcpy(w->note, m->note, sizeof w->note);
     }
+    take_device(&w->ranks[r], r, m);
     w->ranks[r].ready = true;
     for (uint32_t i = 0; i < w->size; i++)
         if (!w->ranks[i].ready)
             return;
+    sum_devices(w);
     w->state = WORLD_READY;
     w->was_ready = true;
     supervisor_world_ready(s, s->gen, s->goal.step, s->progress.summary);
@@ -559,8 +593,10 @@ void world_meet_daemon(struct supervisor *s) {
         m.model_config = (struct blob){(const uint8_t *)w->model_config, strlen(w->model_config)};
     }
     mountd_send(s, MSG_WORLD, &m);
-    for (uint32_t r = 0; m.world_size && r < w->size; r++)
+    for (uint32_t r = 0; m.world_size && r < w->size; r++) {
+        mountd_send(s, MSG_RANK_DEVICE, &w->ranks[r].device);
         meet(s, r);
+    }
 }
 
 void world_meet_again(struct supervisor *s, const struct msg_rank_link *m) {

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LINK_VERSION = 1, LINK_MAX_PAYLOAD_BYTES = 64 << 20, LINK_MAX_FDS = 8 };
+enum { LINK_VERSION = 2, LINK_MAX_PAYLOAD_BYTES = 64 << 20, LINK_MAX_FDS = 8 };
 
 struct link; /* owned by one thread */
 

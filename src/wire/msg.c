@@ -45,9 +45,13 @@ static const struct msg_field msg_daemon_link_fields[] = {
     U64(msg_daemon_link, session),
 };
 static const struct msg_field msg_rank_ready_fields[] = {
-    U64(msg_rank_ready, gen),           U64(msg_rank_ready, step),    BLOB(msg_rank_ready, layout),
-    BLOB(msg_rank_ready, model_config), STR(msg_rank_ready, summary), U64(msg_rank_ready, numel),
-    U64(msg_rank_ready, fingerprint),
+    U64(msg_rank_ready, gen),         U64(msg_rank_ready, step),
+    BLOB(msg_rank_ready, layout),     BLOB(msg_rank_ready, model_config),
+    STR(msg_rank_ready, summary),     U64(msg_rank_ready, numel),
+    U64(msg_rank_ready, fingerprint), F64(msg_rank_ready, flops_per_token),
+    F64(msg_rank_ready, peak_flops),  STR(msg_rank_ready, device),
+    STR(msg_rank_ready, device_name), STR(msg_rank_ready, device_id),
+    STR(msg_rank_ready, note),        BLOB(msg_rank_ready, memory),
 };
 static const struct msg_field msg_rank_alive_fields[] = {
     U64(msg_rank_alive, rss_bytes), U64(msg_rank_alive, take_bytes), U64(msg_rank_alive, step),
@@ -149,6 +153,8 @@ static const struct msg_field msg_status_fields[] = {
     F64(msg_status, tokens_per_second),
     F64(msg_status, step_seconds),
     F64(msg_status, eta_seconds),
+    F64(msg_status, mfu),
+    STR(msg_status, device),
     U64(msg_status, tokens_seen),
     U64(msg_status, metrics_bytes),
     U64(msg_status, last_snapshot_step),
@@ -161,6 +167,11 @@ static const struct msg_field msg_rank_table_fields[] = {
     U32(msg_rank_table, rank),         U64(msg_rank_table, pid),
     U64(msg_rank_table, last_seen_ns), U64(msg_rank_table, rss_bytes),
     U64(msg_rank_table, take_bytes),   STR(msg_rank_table, state),
+};
+static const struct msg_field msg_rank_device_fields[] = {
+    U32(msg_rank_device, rank),        STR(msg_rank_device, device),
+    STR(msg_rank_device, device_name), STR(msg_rank_device, device_id),
+    BLOB(msg_rank_device, memory),
 };
 static const struct msg_field msg_command_fields[] = {
     STR(msg_command, key), STR(msg_command, name), STR(msg_command, value),
@@ -259,6 +270,7 @@ static const struct msg_shape msg_shapes[] = {
     SHAPE(MSG_RANK_LINK, msg_rank_link),
     SHAPE(MSG_STATUS, msg_status),
     SHAPE(MSG_RANK_TABLE, msg_rank_table),
+    SHAPE(MSG_RANK_DEVICE, msg_rank_device),
     SHAPE(MSG_COMMAND, msg_command),
     SHAPE(MSG_COMMAND_DONE, msg_command_done),
     SHAPE(MSG_COMMAND_ROW, msg_command_row),

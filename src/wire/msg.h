@@ -55,7 +55,8 @@ enum msg_type {
     MSG_STATUS,    /* S->D all status values, whenever one changed; the first one comes after what a
                       new daemon must know to answer requests sent again (snapshots, pins, world):
                       with it the daemon begins to serve */
-    MSG_RANK_TABLE,       /* S->D what ranks/R shows */
+    MSG_RANK_TABLE,       /* S->D what ranks/R shows and changes all the time */
+    MSG_RANK_DEVICE,      /* S->D what it shows besides, once the world is ready */
     MSG_COMMAND,          /* D->S one write to a control file, syntax checked */
     MSG_COMMAND_DONE,     /* S->D by key */
     MSG_COMMAND_ROW,      /* S->D a row of commands.tsv, new or changed */
@@ -108,7 +109,14 @@ struct msg_rank_ready {
     char summary[MSG_TEXT_BYTES]; /* "gpt2 10.8M parameters, 7 units, comm node, device cpu, 1
                                      thread" */
     uint64_t numel;
-    uint64_t fingerprint; /* rank 0: data_fingerprint of the training data */
+    uint64_t fingerprint;   /* rank 0: data_fingerprint of the training data */
+    double flops_per_token; /* rank 0: model_flops_per_token */
+    double peak_flops;      /* of this rank's device, a second, in the dtype in use; 0 unknown */
+    char device[16];        /* name of its table: "cuda" */
+    char device_name[128];
+    char device_id[40];        /* the same for two ranks only if they share the device; "" */
+    char note[MSG_TEXT_BYTES]; /* why it is not the device that was meant, or "" */
+    struct blob memory;        /* lines "KIND\tBYTES\n" */
 };
 struct msg_rank_alive {
     uint64_t rss_bytes, take_bytes, step, micro; /* micro: microbatches done in this step */
@@ -226,8 +234,10 @@ struct msg_status {
     uint64_t epoch, gen, step, target, goal_step;
     uint64_t time_ns; /* CLOCK_REALTIME of the boundary that made gen */
     double loss, grad_norm, clip_factor, lr, tokens_per_second,
-        step_seconds;                    /* NaN before the first step */
-    double eta_seconds;                  /* to the target; NaN unknown */
+        step_seconds;   /* NaN before the first step */
+    double eta_seconds; /* to the target; NaN unknown */
+    double mfu;      /* share of the peak of the world's devices that the model uses; NaN unknown */
+    char device[16]; /* that computes, as rank 0 says; "" before */
     uint64_t tokens_seen, metrics_bytes; /* metrics_bytes: size of metrics.tsv to show */
     uint64_t last_snapshot_step, snapshot_count;
     char snapshot_running[NAME_MAX_BYTES + 1]; /* "" when none is being written */
@@ -238,6 +248,11 @@ struct msg_rank_table {
     uint32_t rank;
     uint64_t pid, last_seen_ns, rss_bytes, take_bytes;
     char state[32];
+};
+struct msg_rank_device {
+    uint32_t rank;
+    char device[16], device_name[128], device_id[40]; /* as in msg_rank_ready */
+    struct blob memory;
 };
 /* key: the idempotence key. With an id of the user's "id:ID", else "u:UNIQUE" of the FUSE request.
  */

@@ -8,7 +8,10 @@
  *   FAKE_FULL=FILE       while FILE exists, snapshots fail with ENOSPC
  *   FAKE_POOR=FILE       while FILE exists, there is no memory for takes
  *   FAKE_WORLD=N         finds itself in a world of N ranks
- *   FAKE_FINGERPRINT=N   of its data (1) */
+ *   FAKE_FINGERPRINT=N   of its data (1)
+ *   FAKE_PEAK=FLOPS      of its device, a second (0: unknown); a token takes 1000
+ *   FAKE_NOTE=TEXT       what it has to say of its device
+ *   FAKE_GPUS=N          as many are listed by --devices (0) */
 #include "config.h"
 
 #include <errno.h>
@@ -200,7 +203,7 @@ static void on_welcome(struct fake *f, const struct msg_rank_welcome *m) {
     const char *bye = getenv("FAKE_BYE"), *broken = getenv("FAKE_BROKEN");
     const char *name = strrchr(m->resume_dir, '/');
     struct err err = {0};
-    static const char model[] = "{\"model_type\":\"fake\"}";
+    static const char model[] = "{\"model_type\":\"fake\"}", memory[] = "host/all\t7\n";
     if (bye)
         leave(f, (uint32_t)atoi(bye), strchr(bye, ':') ? strchr(bye, ':') + 1 : "");
     if (broken && name && strcmp(name + 1, broken) == 0)
@@ -216,7 +219,15 @@ static void on_welcome(struct fake *f, const struct msg_rank_welcome *m) {
                                    .model_config = {(const uint8_t *)model, sizeof model - 1},
                                    .summary = "a double of a rank",
                                    .numel = layout_numel(&f->layout),
-                                   .fingerprint = number_of("FAKE_FINGERPRINT", 1)};
+                                   .fingerprint = number_of("FAKE_FINGERPRINT", 1),
+                                   .flops_per_token = 1000,
+                                   .peak_flops = (double)number_of("FAKE_PEAK", 0),
+                                   .device = "fake",
+                                   .device_name = "a device of tests",
+                                   .device_id = "one",
+                                   .memory = {(const uint8_t *)memory, sizeof memory - 1}};
+    if (getenv("FAKE_NOTE"))
+        snprintf(ready.note, sizeof ready.note, "%s", getenv("FAKE_NOTE"));
     say(f, MSG_RANK_READY, &ready);
     enc_free(&layout);
     f->ready = true;
@@ -308,8 +319,19 @@ static void turn(struct fake *f) {
         report(f, false);
 }
 
+static int list_gpus(void) {
+    uint64_t count = number_of("FAKE_GPUS", 0);
+    for (uint64_t i = 0; i < count; i++)
+        printf("%" PRIu64 " a GPU of tests 1024 bytes\n", i);
+    if (count == 0)
+        puts("no GPU: the double has none");
+    return count ? 0 : 1;
+}
+
 int main(int argc, char **argv) {
     static struct fake f;
+    if (argc > 1 && strcmp(argv[1], "--devices") == 0)
+        return list_gpus();
     const char *run_dir = "";
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--run-dir") == 0)

@@ -118,6 +118,54 @@ ok "... and to go on from" command_is b step 3
 "$gatherfs" stop b
 ends 0
 
+# ---- devices
+start g --data data --paused --device cpu --ranks 1
+ok "the device is the one that rank 0 names" sh -c "'$gatherfs' status g | grep -qx 'device *fake'"
+command_is g step 2 >/dev/null
+ok "without a peak there is no MFU" sh -c "! '$gatherfs' status g | grep -q MFU"
+"$gatherfs" stop g
+ends 0
+# 64 tokens in 20 ms are 3200 a second, at 1000 each.
+FAKE_PEAK=32000000 FAKE_NOTE='no GPU is used: a note' start g --paused --log-every 1
+ok "what a rank says of its device is told" said '^no GPU is used: a note$'
+ok "a knob that is no rank's business" command_is g step 2
+ok "with a peak there is" sh -c "'$gatherfs' status g | grep -qx 'MFU *10%'"
+ok "... in the line of progress too" said 'tokens/s  MFU 10\.0%'
+"$gatherfs" stop g
+ends 0
+FAKE_GPUS=1 start h --data data --paused
+ok "without --ranks there is one a GPU" sh -c "'$gatherfs' status h | grep -q '^ranks *1 '"
+ok "... which is kept" grep -qx "ranks = 1" h/config
+"$gatherfs" stop h
+ends 0
+FAKE_GPUS=0 start h --paused
+ok "... also where there is none later" state_is h paused
+"$gatherfs" stop h
+ends 0
+if [ "${GFS_MPI_NAME:-openmpi}" != none ]; then
+    # The double fits no world of several.
+    FAKE_GPUS=3 start h --ranks 0
+    ok "--ranks 0 chooses again" said 'of 3 ranks starts'
+    ends 1
+    FAKE_GPUS=3 start i --data data --device cpu
+    ok "the CPU has as many ranks as ever" said 'of 2 ranks starts'
+    ends 1
+fi
+start i --data data --device cuda
+ok "a GPU that is asked for and not there is an error: exit 1" ends 1
+ok "... with the reason" said 'device = cuda: no GPU: the double has none'
+start i --data data --ranks 1 --reduce-dtype bf16
+ok "settings that do not fit are refused: exit 1" ends 1
+ok "... with what does" said 'reduce_dtype = bf16, and dtype = f32: expected f32, or bf16 for both'
+start i --data data --ranks 1 --offload optimizer=disk
+ok "so is a bad offload" ends 1
+ok "... with what is expected" said 'expected none, optimizer=host or optimizer=file:DIR'
+ok "... before anything is started" sh -c '! grep -q starts run.out'
+start i --data data --ranks 1 --paused --offload optimizer=file:moments
+ok "the directory of an offload is kept absolute" grep -qx "offload = optimizer=file:$work/moments" i/config
+"$gatherfs" stop i
+ends 0
+
 # ---- faults
 FAKE_BYE=22:'data/x: shorter than one sequence' start c "${run[@]}" 
 ok "an error of the configuration is final: exit 1" ends 1

@@ -77,6 +77,8 @@ void fake_step(struct fake_world *f) {
             fake_rank_step(f, r);
     f->status.loss = 4.0 / (1.0 + (double)f->step);
     f->status.grad_norm = f->status.clip_factor = 1;
+    f->status.mfu = 0.25;
+    memcpy(f->status.device, "fake", sizeof("fake"));
     f->status.goal_step = f->step;
     f->status.time_ns = fake_now_ns(CLOCK_REALTIME);
     fake_metrics(f);
@@ -95,6 +97,17 @@ static void send_link(struct fake_world *f, uint32_t r) {
     close(fds[1]);
 }
 
+static void send_device(struct fake_world *f, uint32_t r) {
+    static const char memory[] = "device/params\t4096\nhost/batch\t12\n";
+    struct msg_rank_device m = {
+        .rank = r,
+        .device = "fake",
+        .device_name = "a device of tests",
+        .memory = {.data = (const uint8_t *)memory, .len_bytes = sizeof(memory) - 1}};
+    snprintf(m.device_id, sizeof(m.device_id), "id-%u", r);
+    fake_to_daemon(f, MSG_RANK_DEVICE, &m, NULL, 0);
+}
+
 void fake_send_world(struct fake_world *f) {
     struct enc e = {0};
     layout_encode(&f->layout, &e);
@@ -105,8 +118,10 @@ void fake_send_world(struct fake_world *f) {
                                            .len_bytes = strlen(fake_model_config)}};
     fake_to_daemon(f, MSG_WORLD, &m, NULL, 0);
     enc_free(&e);
-    for (uint32_t r = 0; f->world_up && r < f->world_size; r++)
+    for (uint32_t r = 0; f->world_up && r < f->world_size; r++) {
+        send_device(f, r);
         send_link(f, r);
+    }
 }
 
 void fake_world_down(struct fake_world *f) {

@@ -256,6 +256,7 @@ static struct fake_world *fake_new(void) {
     f->status.loss = f->status.grad_norm = f->status.clip_factor = NAN;
     f->status.lr = 0.001;
     f->status.tokens_per_second = f->status.step_seconds = f->status.eta_seconds = NAN;
+    f->status.mfu = NAN;
     f->status.time_ns = fake_now_ns(CLOCK_REALTIME);
     f->fuse_fd = fake_mount(f->mnt, f->config.allow_other);
     f->requests_fd = memfd_create("requests", MFD_CLOEXEC);

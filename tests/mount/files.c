@@ -211,8 +211,14 @@ static void status_files(struct fake_world *f) {
                    "grep -qE '^odd%%2Fname%%251\\s' $M/status/tensors.tsv; cat $M/status/log "
                    "$M/status/events $M/status/last_error $M/README $M/version >/dev/null\n"
                    "grep -qx waiting $M/ranks/1/state; test $(wc -l <$M/ranks/0/holds) = 4; cat "
-                   "$M/ranks/0/last_seen $M/ranks/0/memory") == 0,
+                   "$M/ranks/0/last_seen >/dev/null") == 0,
           "status/ and ranks/ show their values");
+    check(shell(f, "printf 'rss_bytes\\t1048576\\ntake_bytes\\t0\\ndevice/params\\t4096\\n"
+                   "host/batch\\t12\\n' | cmp - $M/ranks/0/memory\n"
+                   "printf 'device\\tfake\\nname\\ta device of tests\\nid\\tid-1\\n' | cmp - "
+                   "$M/ranks/1/device\n"
+                   "grep -qx fake $M/status/device; grep -qx 0.25 $M/status/mfu") == 0,
+          "ranks/N/memory and ranks/N/device show what the rank said, status/ the MFU");
     if (check_have("sqlite3"))
         check(shell(f, "sqlite3 $M/status/run.db 'select count(*) from sqlite_schema; pragma "
                        "integrity_check' | grep -x ok") == 0,
@@ -322,7 +328,8 @@ static void offline(struct fake_world *f) {
     fake_unlock(f);
     struct fake_world *o = fake_start_offline(f->run_dir);
     o->world_size = 0;
-    check(shell(o, "grep -qx offline $M/status/state; test $(cat $M/status/step) -ge 11; test -z "
+    check(shell(o, "grep -qx offline $M/status/state; grep -qx nan $M/status/mfu; test $(cat "
+                   "$M/status/step) -ge 11; test -z "
                    "\"$(ls $M/live/params)\"; not 'test -e $M/control'; ls -lR $M >/dev/null\n"
                    "tail -n +2 $M/status/metrics.tsv | tail -1 | cut -f1 | grep -x $(cat "
                    "$M/status/step); sha256sum $M/snapshots/kept/params/* $M/snapshots/kept/hf/* "
@@ -341,6 +348,9 @@ int main(void) {
     struct fake_world *f = fake_start(2, NULL);
     check_begin(f, 110);
     check(strcmp(read_at(f, "status/loss"), "nan") == 0, "the loss before the first step is nan");
+    check(strcmp(read_at(f, "status/mfu"), "nan") == 0, "so is the MFU");
+    check(strcmp(read_at(f, "status/device"), "auto") == 0,
+          "before a rank says which device it has, the knob's value is shown");
     check(open_at(f, O_RDONLY, "live/grads/scale.npy") == -ENODATA,
           "no gradient before the first step: ENODATA");
     fake_lock(f);

@@ -69,7 +69,6 @@ static void values_are_checked(void **state) {
     set_fails(EINVAL, "ranks", "two");
     set_fails(EINVAL, "ranks", "");
     set_fails(EINVAL, "ranks", "2 ");
-    set_fails(ERANGE, "ranks", "0");
     set_fails(ERANGE, "ranks", "4097");
     set_fails(ERANGE, "ranks", "-1");
     set_fails(ERANGE, "ranks", "99999999999999999999999");
@@ -79,10 +78,15 @@ static void values_are_checked(void **state) {
     set_fails(ERANGE, "lr", "-1e-3");
     set_fails(ERANGE, "beta1", "1");
     set_fails(EINVAL, "take_memory", "1Q");
-    set_fails(EINVAL, "comm", "nccl");
     set_fails(EINVAL, "comm", "nod");
     set_fails(EINVAL, "comm", "node|mpi");
     set_fails(EINVAL, "comm", "");
+    set_fails(ERANGE, "comm_timeout", "0");
+    set_fails(EINVAL, "device", "gpu");
+    set_fails(EINVAL, "dtype", "f16");
+    set_fails(EINVAL, "reduce_dtype", "bf16|f32");
+    set_fails(EINVAL, "tensor_cores", "1");
+    set_fails(EINVAL, "offload", "");
     set_fails(EINVAL, "model", "two\nlines");
     set_fails(EINVAL, "stay", "maybe");
 }
@@ -101,6 +105,78 @@ static void values_are_stored(void **state) {
     assert_true(c.stay);
     set_ok(&c, "comm", "mpi");
     assert_string_equal(c.comm, "mpi");
+    set_ok(&c, "comm", "nccl");
+    set_ok(&c, "comm_timeout", "0.5");
+    assert_true(c.comm_timeout == 0.5);
+    set_ok(&c, "device", "cuda");
+    assert_string_equal(c.device, "cuda");
+    set_ok(&c, "dtype", "bf16");
+    set_ok(&c, "reduce_dtype", "bf16");
+    assert_string_equal(c.reduce_dtype, "bf16");
+    set_ok(&c, "tensor_cores", "off");
+    assert_string_equal(c.tensor_cores, "off");
+    set_ok(&c, "ranks", "0");
+    assert_int_equal(c.ranks, 0);
+}
+
+/* NULL: it is fine. */
+static void check_says(const char *text, const char *expected) {
+    struct config c;
+    struct err err = {0};
+    config_defaults(&c);
+    assert_int_equal(config_parse(&c, text, "FILE", NULL, NULL), 0);
+    assert_int_equal(config_check(&c, &err), expected ? -EINVAL : 0);
+    if (expected && !strstr(err.text, expected))
+        fail_msg("'%s' does not say '%s'", err.text, expected);
+}
+
+static void settings_that_do_not_fit_each_other_are_refused(void **state) {
+    (void)state;
+    check_says("", NULL);
+    check_says("dtype = bf16", NULL);
+    check_says("dtype = bf16\nreduce_dtype = bf16", NULL);
+    check_says("reduce_dtype = bf16", "expected f32, or bf16 for both");
+    check_says("comm = nccl", NULL);
+    check_says("comm = nccl\ndevice = cuda", NULL);
+    check_says("comm = nccl\ndevice = cpu", "expected auto, self, node or mpi");
+    check_says("offload = optimizer=host", NULL);
+    check_says("offload = optimizer=file:/a b", NULL);
+    static const char *const bad[] = {"host",           "optimizer",       "optimizer=",
+                                      "optimizer=file", "optimizer=file:", "optimizer=host:x",
+                                      "params=host"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char line[80];
+        snprintf(line, sizeof line, "offload = %s", bad[i]);
+        check_says(line, "expected none, optimizer=host or optimizer=file:DIR");
+    }
+    assert_string_equal(config_offload_dir("optimizer=file:/x"), "/x");
+    assert_null(config_offload_dir("optimizer=host"));
+    assert_null(config_offload_dir("none"));
+}
+
+static uint64_t ranks_of(const char *ranks, const char *device, uint32_t gpu_count) {
+    struct config c;
+    config_defaults(&c);
+    set_ok(&c, "ranks", ranks);
+    set_ok(&c, "device", device);
+    return config_ranks(&c, gpu_count);
+}
+
+static void ranks_are_one_a_gpu_unless_set(void **state) {
+    (void)state;
+#ifdef HAVE_MPI
+    uint64_t eight = 8, none = 2;
+#else
+    uint64_t eight = 1, none = 1;
+#endif
+    assert_int_equal(ranks_of("0", "auto", 8), eight);
+    assert_int_equal(ranks_of("0", "cuda", 8), eight);
+    assert_int_equal(ranks_of("0", "cuda", 1), 1);
+    assert_int_equal(ranks_of("0", "cpu", 8), none);
+    assert_int_equal(ranks_of("0", "auto", 0), none);
+    assert_int_equal(ranks_of("3", "auto", 8), 3);
+    assert_int_equal(ranks_of("3", "cpu", 0), 3);
+    assert_true(ranks_of("0", "cuda", UINT32_MAX) <= KNOB_MAX_RANKS);
 }
 
 static void numbers_read_back_as_they_were(void **state) {
@@ -155,7 +231,7 @@ static void parse_fails(const char *text, const char *expected) {
 
 static void a_bad_file_names_line_and_knob(void **state) {
     (void)state;
-    parse_fails("lr = 1\n\n# x\nranks = 0\n", "FILE:4: ranks = 0");
+    parse_fails("lr = 1\n\n# x\nranks = 4097\n", "FILE:4: ranks = 4097");
     parse_fails("stpes = 3", "FILE:1: there is no knob 'stpes'; did you mean 'steps'?");
     parse_fails("lr 3", "expected `knob = value`");
     parse_fails("stay = 1", "--stay");
@@ -213,6 +289,8 @@ int main(void) {
         cmocka_unit_test(every_default_is_valid),
         cmocka_unit_test(values_are_checked),
         cmocka_unit_test(values_are_stored),
+        cmocka_unit_test(settings_that_do_not_fit_each_other_are_refused),
+        cmocka_unit_test(ranks_are_one_a_gpu_unless_set),
         cmocka_unit_test(numbers_read_back_as_they_were),
         cmocka_unit_test(a_printed_config_parses_to_the_same),
         cmocka_unit_test(a_bad_file_names_line_and_knob),

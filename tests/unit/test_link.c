@@ -89,7 +89,7 @@ static void a_frame_has_the_bytes_that_the_header_says(void **state) {
     static const uint8_t payload[] = {1, 2, 3, 4, 5};
     uint8_t want[HARNESS_HEADER_BYTES + sizeof(payload)], got[64];
     harness_raw(OUTBOX_BYTES, &l, &fd);
-    harness_header(want, 1, 0, 0x1234, 5, UINT64_C(0x1122334455667788));
+    harness_header(want, LINK_VERSION, 0, 0x1234, 5, UINT64_C(0x1122334455667788));
     memcpy(want + HARNESS_HEADER_BYTES, payload, sizeof(payload));
     assert_int_equal(link_send(l, 0x1234, UINT64_C(0x1122334455667788), payload, 5, NULL, 0), 0);
     assert_int_equal(read(fd, got, sizeof(got)), sizeof(want));
