@@ -67,9 +67,15 @@ static void assert_rounded(const char *what, struct both *x) {
     }
 }
 
+static uint32_t bits_of(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof(bits));
+    return bits;
+}
+
 static void assert_same(const char *what, const float *got, const float *want, size_t elems) {
     for (size_t i = 0; i < elems; i++)
-        if (memcmp(&got[i], &want[i], sizeof(float)) != 0)
+        if (bits_of(got[i]) != bits_of(want[i]))
             fail_msg("%s [%zu of %zu]: %.9g, expected %.9g", what, i, elems, (double)got[i],
                      (double)want[i]);
 }
@@ -90,11 +96,8 @@ static void check_cast(struct device *d) {
         if (got[i] != bf16_from_f32(value[i]))
             fail_msg("%08x becomes %04x, expected %04x", bits[i], got[i], bf16_from_f32(value[i]));
     assert_int_equal(ops->cast(d, NULL, wide, F, got, T, ELEMS), 0);
-    for (size_t i = 0; i < ELEMS; i++) {
-        uint32_t widened;
-        memcpy(&widened, &wide[i], sizeof(widened));
-        assert_int_equal(widened, (uint32_t)got[i] << 16);
-    }
+    for (size_t i = 0; i < ELEMS; i++)
+        assert_int_equal(bits_of(wide[i]), (uint32_t)got[i] << 16);
     ops->cast(d, NULL, wide, F, value, F, ELEMS); /* a copy */
     assert_memory_equal(wide, value, ELEMS * sizeof(float));
     for (size_t elems = 0; elems < 40; elems++) { /* nothing beyond the end */
@@ -407,7 +410,8 @@ static void check_product(struct device *d, struct product p) {
     size_t bytes = p.m * p.ldc * dtype_bytes(p.c_dtype);
     struct both c = both(p.m * p.ldc, 1, 3);
     char *got = malloc(bytes + 4), *old = malloc(bytes + 4);
-    assert_true(got != NULL && old != NULL);
+    assert_non_null(got);
+    assert_non_null(old);
     memcpy(old, p.c_dtype == T ? (void *)c.b : (void *)c.f, bytes);
     if (p.beta == 0)
         memset(old, 0xff, bytes); /* NaN */

@@ -4,8 +4,8 @@
  * Included by kernels_*.c after loss_body.h. q, k, v of the head are first copied into panels of
  * whole vectors, tokens padded to TP, channels to DP with zeros; then every product is of one form,
  * C (M, N) += A (M, K) B (K, N) with B and C in whole vectors, and what the causal mask hides is
- * skipped by blocks. Backward makes the probabilities again from lse. Panels are
- * f32 whatever the storage: it matters only where they are filled and emptied. */
+ * skipped by blocks. Backward makes the probabilities again from lse. Panels are f32 whatever the
+ * storage, which matters only where they are filled and emptied. */
 
 enum { BLOCK = 64, PAD = 16, TILE_ROWS = 4 };
 
