@@ -98,10 +98,10 @@ static int nccl_open(const struct comm_args *args, struct comm **out, struct err
     struct comm *c = nccl_new(args, host);
     if (c == NULL)
         rc = err_set(err, ENOMEM, "no memory for the communicator");
-    else if (args->ops->alloc(args->dev, DEV_MEM_DEVICE, c->sum_bytes, "reduced gradients",
-                              &c->sum) != 0)
-        rc = err_set(err, ENOMEM, "%zu bytes for reduced gradients on device %s", c->sum_bytes,
-                     args->ops->name);
+    else if ((rc = args->ops->alloc(args->dev, DEV_MEM_DEVICE, c->sum_bytes, "reduced gradients",
+                                    &c->sum)) != 0)
+        rc = device_failed(args->ops, args->dev, rc, err, "%zu bytes for reduced gradients",
+                           c->sum_bytes);
     rc = nccl_agree(args, host, rc, err);
     if (rc == 0 && c != NULL)
         rc = nccl_id(c, id, err);

@@ -88,7 +88,7 @@ static int staged_memory(struct comm *c, struct err *err) {
     if (rc == 0 && (ops->event_open(c->args.dev, "staging arrived", &c->arrived) != 0 ||
                     ops->event_open(c->args.dev, "staging read", &c->up_read) != 0 ||
                     ops->event_open(c->args.dev, "reduced gradients read", &c->sum_read) != 0))
-        rc = err_set(err, ENOMEM, "an event on device %s", ops->name);
+        rc = device_failed(ops, c->args.dev, -ENOMEM, err, "an event");
     return rc;
 }
 

@@ -4,6 +4,7 @@
 #include "device/device.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,4 +56,16 @@ int device_find(const char *name, const struct device_ops **out, char *note, siz
     return err_set(
         err, ENOENT,
         "no device '%s'; there are: auto, cpu, cuda, recording (runs nothing)" TEST_DEVICES, name);
+}
+
+int device_failed(const struct device_ops *ops, struct device *d, int rc, struct err *err,
+                  const char *format, ...) {
+    char what[256], why[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    ops->why(d, why, sizeof why);
+    return err_set(err, -rc, "%s on device %s: %s", what, ops->name,
+                   why[0] != '\0' ? why : strerror(-rc));
 }

@@ -196,6 +196,11 @@ extern const struct device_ops device_cpu;
  */
 extern const struct device_ops device_recording;
 
+/* Sets err to "WHAT on device NAME: REASON", with what the device says of its last failure. Returns
+ * rc, which is negative. */
+int device_failed(const struct device_ops *ops, struct device *d, int rc, struct err *err,
+                  const char *format, ...) __attribute__((format(printf, 5, 6)));
+
 /* The table of a name: "cpu"; "cuda", opened as a plugin; "auto": cuda if it can be used, else cpu.
  * -ENOENT with what there is, -ENODEV with why a GPU can't be used. note (may be NULL, cap_bytes):
  * with auto, the line that says why it is not cuda. The table is valid until the process ends. */

@@ -81,7 +81,7 @@ static int block_get(struct offload *o, enum dev_memory kind, size_t bytes, cons
     void *p = NULL;
     int rc = o->args.ops->alloc(o->args.dev, kind, bytes, what, &p);
     if (rc != 0)
-        return err_set(err, -rc, "%zu bytes for %s on device %s", bytes, what, o->args.ops->name);
+        return device_failed(o->args.ops, o->args.dev, rc, err, "%zu bytes for %s", bytes, what);
     *out = p;
     return 0;
 }
@@ -158,7 +158,7 @@ static int slot_open(struct offload *o, struct slot *s, struct err *err) {
     if (rc == 0 && (ops->event_open(o->args.dev, "offload here", &s->here) != 0 ||
                     ops->event_open(o->args.dev, "offload used", &s->used) != 0 ||
                     ops->event_open(o->args.dev, "offload left", &s->left) != 0))
-        rc = err_set(err, ENOMEM, "an event on device %s", ops->name);
+        rc = device_failed(ops, o->args.dev, -ENOMEM, err, "an event");
     return rc;
 }
 

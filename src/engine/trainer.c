@@ -132,7 +132,7 @@ static int device_open(struct trainer *t, const struct trainer_args *args, struc
     for (uint32_t s = 0; s < DEV_STREAM_TAKE && rc == 0; s++) {
         rc = t->ops->stream_open(t->dev, s, &t->streams[s]);
         if (rc != 0)
-            rc = err_set(err, -rc, "a stream on device %s", t->ops->name);
+            rc = device_failed(t->ops, t->dev, rc, err, "a stream");
     }
     return rc;
 }

@@ -21,7 +21,7 @@ static int block_alloc(struct trainer *t, enum dev_memory kind, size_t bytes, co
         bytes = sizeof(float);
     int rc = t->ops->alloc(t->dev, kind, bytes, what, out);
     if (rc != 0)
-        return err_set(err, -rc, "%zu bytes for %s on device %s", bytes, what, t->ops->name);
+        return device_failed(t->ops, t->dev, rc, err, "%zu bytes for %s", bytes, what);
     t->blocks[t->block_count++] =
         (struct trainer_block){.p = *out, .bytes = bytes, .kind = kind, .what = what};
     return 0;
@@ -37,7 +37,7 @@ static int elems_alloc(struct trainer *t, enum dtype dtype, uint64_t elems, cons
         return rc;
     rc = elems == 0 ? 0 : t->ops->fill(t->dev, t->streams[DEV_STREAM_COMPUTE], p, dtype, elems, 0);
     if (rc != 0)
-        return err_set(err, -rc, "clearing %s on device %s", what, t->ops->name);
+        return device_failed(t->ops, t->dev, rc, err, "clearing %s", what);
     *out = p;
     return 0;
 }
@@ -190,7 +190,7 @@ static int marks_open(struct trainer *t, struct err *err) {
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
         int rc = t->ops->event_open(t->dev, marks[i].what, &marks[i].mark->event);
         if (rc != 0)
-            return err_set(err, -rc, "an event on device %s", t->ops->name);
+            return device_failed(t->ops, t->dev, rc, err, "an event");
     }
     return 0;
 }
@@ -245,7 +245,7 @@ int trainer_memory_open(struct trainer *t, struct err *err) {
     rc = mark_record(t, DEV_STREAM_COMPUTE, &t->updated);
     if (rc == 0)
         rc = mark_synchronize(t, &t->updated);
-    return rc != 0 ? err_set(err, -rc, "clearing memory on device %s", t->ops->name) : 0;
+    return rc != 0 ? device_failed(t->ops, t->dev, rc, err, "clearing memory") : 0;
 }
 
 void trainer_memory(const struct trainer *t, dev_memory_fn *tell, void *ctx) {
@@ -257,8 +257,16 @@ void trainer_memory(const struct trainer *t, dev_memory_fn *tell, void *ctx) {
         offload_memory(t->offload, tell, ctx);
 }
 
+/* What is still queued uses the memory that is about to go. */
+static void streams_settle(struct trainer *t) {
+    for (uint32_t s = 0; s < DEV_STREAM_COUNT && t->updated.event != NULL; s++)
+        if (t->streams[s] != NULL && mark_record(t, s, &t->updated) == 0)
+            (void)mark_synchronize(t, &t->updated);
+}
+
 void trainer_memory_close(struct trainer *t) {
     if (t->dev != NULL) {
+        streams_settle(t);
         marks_close(t);
         offload_close(t->offload);
         stage_close(t->stage);

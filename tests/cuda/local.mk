@@ -38,3 +38,8 @@ EXTRA_tests_cuda_test_emu_DEPENDENCIES = tests/cuda/test_emu_kernels.emu.o
 CLEANFILES += tests/cuda/*.emu.o tests/cuda/*.d
 endif
 EXTRA_DIST += tests/cuda/test_emu_kernels.cu
+
+# The engine on it.
+if GFS_EMULATION
+gfs_test_scripts += tests/cuda/test_engine.sh
+endif

@@ -27,7 +27,7 @@
 
 _Static_assert(sizeof(ncclUniqueId) == COLLECTIVE_ID_BYTES, "an id is what NCCL makes");
 
-enum { FLIGHTS_FIRST = 32 };
+enum { FLIGHTS_FIRST = 8 };
 static const double POLL_S = 0.1; /* between two looks of the watchdog */
 static const double LEAVE_S = 1;  /* for the main thread to leave NCCL before an abort */
 static const double PEACE_S = 2;  /* for the last work of a healthy communicator, at close */
@@ -58,6 +58,7 @@ struct collective {
 
     ncclComm_t comm;  /* NULL before it is made and once it is given up */
     const char *busy; /* the call of NCCL that the main thread is in, NULL none */
+    bool watching;    /* the watchdog has begun */
     bool failed;      /* reason says how; only the watchdog touches comm now */
     bool closing;
     bool ended; /* the watchdog is done */
@@ -290,6 +291,8 @@ static void *watch(void *arg) {
     (void)pthread_mutex_lock(&c->lock);
     if (enter_device(c, &c->reason) != 0) /* else a query would make a context on GPU 0 */
         (void)give_up(c);
+    c->watching = true;
+    (void)pthread_cond_broadcast(&c->changed);
     while (!c->closing && !c->failed) {
         int64_t until = now_ns() + poll_ns;
         while (!c->closing && !c->failed && wait_changed(c, until))
@@ -413,6 +416,13 @@ static int world_join(struct collective *c, const ncclUniqueId *id, uint32_t wor
     static const char call[] = "ncclCommInitRankConfig";
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    (void)pthread_mutex_lock(&c->lock);
+    while (!c->watching)
+        (void)pthread_cond_wait(&c->changed, &c->lock);
+    int rc = c->failed ? -c->reason.code : 0;
+    (void)pthread_mutex_unlock(&c->lock);
+    if (rc != 0) /* there is no watchdog any more, which would end it */
+        return rc;
     ncclComm_t comm = NULL;
     ncclResult_t r = ncclCommInitRankConfig(&comm, (int)world_size, *id, (int)c->rank, &config);
     (void)pthread_mutex_lock(&c->lock);
