@@ -42,7 +42,7 @@ enum {
     TILE_COLUMNS = 512,
     TILE_UNIT = 64,
     SHAPES_MAX = 256, /* of tiles; when there are more all are made anew */
-    SMALL = 1 << 20   /* multiplications that are not worth waking the threads for */
+    SMALL = 1 << 22   /* multiplications that are not worth waking the threads for */
 };
 
 struct thread {
