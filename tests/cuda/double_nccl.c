@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "tests/cuda/double_nccl_world.h"
+#include "tests/cuda/emu_memory.h"
 #include "tests/cuda/emu_stream.h"
 
 _Static_assert(sizeof(ncclUniqueId) == WORLD_ID_BYTES, "an id fits");
@@ -397,9 +398,8 @@ static ncclResult_t task_launch(struct task *t) {
 
 static void buffer_check(const char *call, const char *what, const struct ncclComm *comm,
                          struct emu_range range) {
-    struct cudaPointerAttributes at;
     emu_check_range(call, what, &range, EMU_DEVICE);
-    if (cudaPointerGetAttributes(&at, range.start) != cudaSuccess || at.device != comm->device)
+    if (emu_memory_find(range.start)->device != comm->device)
         emu_die(call, "%s is not memory of the communicator's device %d", what, comm->device);
 }
 
