@@ -77,6 +77,10 @@ static size_t stage_memory_bytes(const struct stage_args *a) {
     return a->slot_bytes * (a->slot_count + (size_t)STAGE_UPLOAD_SLOTS);
 }
 
+void stage_memory(const struct stage *s, dev_memory_fn *tell, void *ctx) {
+    tell(ctx, DEV_MEM_HOST, stage_memory_bytes(&s->args), "staging of takes");
+}
+
 static int stage_error(const struct stage *s, int rc, const char *what, struct err *err) {
     char why[256] = "";
     s->args.ops->why(s->args.dev, why, sizeof(why));

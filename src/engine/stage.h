@@ -61,6 +61,8 @@ int stage_open(const struct stage_args *args, struct stage **out, struct err *er
 /* Every copy is finished or cancelled, no other thread calls. Waits for the device. NULL is fine.
  */
 void stage_close(struct stage *s);
+/* Tells of its pinned memory. */
+void stage_memory(const struct stage *s, dev_memory_fn *tell, void *ctx);
 /* wake is called by the threads of the stage whenever a slot is free again or a copy is finished,
  * and must not call the stage. NULL: nobody is told. */
 void stage_set_wake(struct stage *s, void (*wake)(void *ctx), void *ctx);

@@ -47,7 +47,7 @@ struct comm *trainer_comm(struct trainer *t);
 const struct comm_ops *trainer_comm_ops(const struct trainer *t);
 struct device *trainer_device(struct trainer *t);
 enum dtype trainer_dtype(const struct trainer *t); /* of gathered units and activations */
-/* Tells of each block of the trainer, of its communicator and of its offload. */
+/* Tells of each block of the trainer, its communicator, its offload and the stage of takes. */
 void trainer_memory(const struct trainer *t, dev_memory_fn *tell, void *ctx);
 /* What a microbatch on this rank is, for people: sequences, tokens each, microbatches a step. */
 void trainer_microbatch(const struct trainer *t, uint64_t *sequences, uint64_t *seq_len,

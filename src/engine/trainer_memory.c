@@ -129,7 +129,7 @@ static int batch_open(struct trainer *t, struct err *err) {
     size_t doubles = t->share.micro_count + t->unit_count;
     void *host = NULL, *device = NULL;
     int rc = block_alloc(t, DEV_MEM_HOST, doubles * sizeof(double) + 2 * tokens * sizeof(int32_t),
-                         "batch on the host", &host, err);
+                         "batch", &host, err);
     if (rc == 0)
         rc = block_alloc(t, DEV_MEM_DEVICE, 2 * tokens * sizeof(int32_t), "batch", &device, err);
     if (rc != 0)
@@ -255,6 +255,8 @@ void trainer_memory(const struct trainer *t, dev_memory_fn *tell, void *ctx) {
         t->comm_ops->memory(t->comm, tell, ctx);
     if (t->offload != NULL)
         offload_memory(t->offload, tell, ctx);
+    if (t->stage != NULL)
+        stage_memory(t->stage, tell, ctx);
 }
 
 /* What is still queued uses the memory that is about to go. */

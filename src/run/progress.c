@@ -58,7 +58,7 @@ static int progress_format(const struct progress_values *v, char *out, unsigned 
     if (!isnan(v->tokens_per_second))
         snprintf(speed, sizeof speed, "  %.0f tokens/s", v->tokens_per_second);
     if (!isnan(v->mfu))
-        snprintf(mfu, sizeof mfu, "  MFU %.1f%%", v->mfu * 100);
+        snprintf(mfu, sizeof mfu, "  MFU %.3g%%", v->mfu * 100);
     if (!isnan(v->eta_seconds)) {
         parse_format_seconds(v->eta_seconds, seconds, sizeof seconds);
         snprintf(eta, sizeof eta, "  %s left", seconds);

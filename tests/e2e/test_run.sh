@@ -32,6 +32,9 @@ ok "the state is paused" value_is mnt state paused
 ok "echo 3 > control/step" sh -c 'echo 3 >mnt/control/step'
 ok "... returns at step 3" value_is mnt step 3
 ok "... with a loss" grep -Eq '^[0-9]+\.[0-9]+$' mnt/status/loss
+ok "ranks/0/memory has what memory is for" grep -Eq '^(host|device)/activations[[:space:]][1-9]' mnt/ranks/0/memory
+ok "... and ranks/0/device what computes" grep -Eq '^device[[:space:]](cpu|cuda)$' mnt/ranks/0/device
+ok "... as status/device" sh -c '[ "device$(printf "\t")$(cat mnt/status/device)" = "$(head -n 1 mnt/ranks/0/device)" ]'
 ok "a row a step" sh -c '[ $(wc -l <mnt/status/metrics.tsv) = 4 ]'
 ok "a snapshot" sh -c 'echo before >mnt/control/snapshot && test -s mnt/snapshots/before/hf/model.safetensors'
 ok "... is whole" "$gatherfs" ckpt verify mnt.run before
