@@ -1,5 +1,6 @@
 # src/tensor: dtypes, shapes, names; safetensors, npy.
 libgfs_core_a_SOURCES += \
+	src/tensor/dtype.h \
 	src/tensor/hf.c src/tensor/hf.h \
 	src/tensor/jsontext.c src/tensor/jsontext.h \
 	src/tensor/npy.c src/tensor/npy.h \
