@@ -144,13 +144,6 @@ tests_unit_test_mfu_SOURCES = tests/unit/test_mfu.c
 tests_unit_test_mfu_LDADD = $(GFS_RUN_LINK) $(CMOCKA_LIBS)
 tests_unit_test_memory_sheet_SOURCES = tests/unit/test_memory_sheet.c
 tests_unit_test_memory_sheet_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
-gfs_unit_tests += tests/unit/test_gpus tests/unit/test_mfu tests/unit/test_memory_sheet
-tests_unit_test_gpus_SOURCES = tests/unit/test_gpus.c
-tests_unit_test_gpus_LDADD = $(GFS_RUN_LINK) $(CMOCKA_LIBS)
-tests_unit_test_mfu_SOURCES = tests/unit/test_mfu.c
-tests_unit_test_mfu_LDADD = $(GFS_RUN_LINK) $(CMOCKA_LIBS)
-tests_unit_test_memory_sheet_SOURCES = tests/unit/test_memory_sheet.c
-tests_unit_test_memory_sheet_LDADD = $(GFS_ENGINE_LINK) $(CMOCKA_LIBS)
 
 gfs_unit_tests += tests/unit/test_buf tests/unit/test_err tests/unit/test_parse tests/unit/test_log
 tests_unit_test_buf_SOURCES = tests/unit/test_buf.c
