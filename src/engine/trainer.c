@@ -460,14 +460,13 @@ static int step_run(struct trainer *t, uint64_t step, uint64_t gen, const struct
     return rc;
 }
 
-/* The sentence of a failed step, with what the device says of it. */
-static int step_failed(struct trainer *t, uint64_t step, int rc, struct err *err) {
+int trainer_failed(struct trainer *t, int rc, struct err *err) {
     char why[256];
     t->ops->why(t->dev, why, sizeof why);
     if (why[0] == '\0' && t->offload != NULL)
         snprintf(why, sizeof why, "%s", offload_why(t->offload));
-    return err_set(err, -rc, "step %llu: %s %s: %s%s%s", (unsigned long long)step + 1, t->doing,
-                   t->doing_what, strerror(-rc), why[0] != '\0' ? ": " : "", why);
+    return err_set(err, -rc, "%s %s: %s", t->doing, t->doing_what,
+                   why[0] != '\0' ? why : strerror(-rc));
 }
 
 int trainer_step(struct trainer *t, uint64_t step, uint64_t gen, const struct config *live,
@@ -475,10 +474,10 @@ int trainer_step(struct trainer *t, uint64_t step, uint64_t gen, const struct co
     struct step_result r = {0};
     struct err cause = {0};
     int rc = step_run(t, step, gen, live, &r, &cause);
-    if (rc != 0 && cause.code != 0)
-        return err_set(err, cause.code, "step %llu: %s", (unsigned long long)step + 1, cause.text);
+    if (rc != 0 && cause.code == 0)
+        trainer_failed(t, rc, &cause);
     if (rc != 0)
-        return step_failed(t, step, rc, err);
+        return err_set(err, cause.code, "step %llu: %s", (unsigned long long)step + 1, cause.text);
     *out = r;
     return 0;
 }

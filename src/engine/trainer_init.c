@@ -2,8 +2,6 @@
  */
 #include "config.h"
 
-#include <string.h>
-
 #include "engine/trainer_parts.h"
 
 /* A tensor's values depend on the seed, its place in the model's list and the element: not on the
@@ -54,7 +52,7 @@ int trainer_init(struct trainer *t, uint64_t gen, struct err *err) {
         arrays_state_begin(t->arrays, u);
         int rc = init_unit(t, u);
         if (rc != 0)
-            return err_set(err, -rc, "%s %s: %s", t->doing, t->doing_what, strerror(-rc));
+            return trainer_failed(t, rc, err);
         arrays_state_end(t->arrays, u, gen, 0);
     }
     arrays_grads_none(t->arrays);

@@ -118,8 +118,10 @@ struct trainer {
 int mark_record(struct trainer *t, enum dev_stream_kind stream, struct mark *m);
 int mark_wait(struct trainer *t, enum dev_stream_kind stream, const struct mark *m);
 int mark_synchronize(struct trainer *t, const struct mark *m);
-/* Notes what is going on, and returns the sentence for it when rc says that it failed. */
+/* Notes what is going on ... */
 void trainer_doing(struct trainer *t, const char *doing, const char *what);
+/* ... and makes the sentence for its failure, with what the device says. Returns rc. */
+int trainer_failed(struct trainer *t, int rc, struct err *err);
 
 /* trainer_memory.c: all that trainer_open allocates. */
 int trainer_memory_open(struct trainer *t, struct err *err);

@@ -62,6 +62,10 @@ static void release(const char *call, enum emu_kind kind, void *p) {
     struct emu_allocation *a = emu_memory_find(p);
     if (a == NULL)
         emu_die(call, "%p was not allocated", p);
+    /* The real call waits for the device. A program must not count on that, unless the wait that it
+     * would have made is what failed. */
+    if (emu_failed_call()[0] != '\0')
+        emu_queue_synchronize_device(a->device);
     emu_memory_describe(a, text, sizeof text);
     if (a->freed)
         emu_die(call, "%s again", text);

@@ -73,7 +73,11 @@ void launch(const char *name, dim3 grid, dim3 block, size_t smem_bytes, cudaStre
             void (*function)(P...), A &&...args) {
     static_assert((std::is_trivially_copyable<P>::value && ...), "a kernel's arguments are bytes");
     static_assert(sizeof(std::tuple<P...>) <= 4096, "a kernel takes 4 KiB of arguments");
-    closure<P...> c = {function, std::tuple<P...>(static_cast<P>(args)...)};
+    /* Zeroed first: what is left of an old pointer between two arguments is none of them. */
+    alignas(closure<P...>) unsigned char storage[sizeof(closure<P...>)] = {0};
+    __asm__ volatile("" : : "r"(storage) : "memory"); /* or the zeros would be dead stores */
+    closure<P...> &c =
+        *new (storage) closure<P...>{function, std::tuple<P...>(static_cast<P>(args)...)};
     emu_argument pointers[sizeof...(P) + 1] = {};
     size_t count = 0;
     note_pointers(pointers, &count, c.args, std::index_sequence_for<P...>());

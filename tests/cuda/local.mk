@@ -43,3 +43,10 @@ EXTRA_DIST += tests/cuda/test_emu_kernels.cu
 if GFS_EMULATION
 gfs_test_scripts += tests/cuda/test_engine.sh
 endif
+if GFS_EMULATION
+gfs_test_scripts += tests/cuda/test_injection.sh
+check_PROGRAMS += tests/cuda/injection
+tests_cuda_injection_SOURCES = tests/cuda/injection.c
+tests_cuda_injection_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir) $(CUDA_CFLAGS)
+tests_cuda_injection_LDADD = $(GFS_EMULATED_LINK) $(GFS_ENGINE_LINK)
+endif
