@@ -7,9 +7,9 @@
 
 #include "tests/cuda/kernel_cases.h"
 
-/* What the scores do along the sequence: the online softmax's maximum then moves in every tile, or
- * in the first alone. */
-enum slope { FLAT, RISING, FALLING };
+/* What the scores do along the sequence: the online softmax's maximum moves in every tile, or in
+ * the first alone; or all are so low that exp(-lse) is beyond the range of floats. */
+enum slope { FLAT, RISING, FALLING, LOW };
 
 struct attention_case {
     size_t B, T, NH, D;
@@ -46,26 +46,34 @@ static int run_backward(struct kc_side *s, const void *arg) {
                                       a->B, a->T, a->C, a->NH);
 }
 
-/* q's channel 0 is 8, k's is t / 16, falling or rising: T 130 and D 64 give a range of e^8. */
+/* q's channel 0 is 8, k's is t / 16, falling or rising: T 130 and D 64 give a range of e^8. LOW:
+ * all scores are about -96. */
 static void slope_set(struct kc_tensor *qkv, const struct attention_case *c) {
     size_t C = c->NH * c->D;
-    float *v = kc_values(qkv);
+    float *v = kc_values(qkv), low = -12 * sqrtf((float)c->D);
     for (size_t row = 0; row < c->B * c->T && c->slope != FLAT; row++)
         for (size_t h = 0; h < c->NH; h++) {
             float x = (float)(row % c->T) / 16;
             v[row * 3 * C + h * c->D] = 8;
-            v[row * 3 * C + C + h * c->D] = c->slope == RISING ? x : -x;
+            v[row * 3 * C + C + h * c->D] = c->slope == RISING ? x : c->slope == FALLING ? -x : low;
         }
 }
 
 static struct kc *attention_begin(struct kc_frame *f, const char *name, struct kc_types types,
                                   const struct attention_case *c) {
-    static const char *const slopes[] = {"", " rising", " falling"};
+    static const char *const slopes[] = {"", " rising", " falling", " low"};
     return kc_begin(f, name, types, "B %zu T %zu NH %zu D %zu%s%s", c->B, c->T, c->NH, c->D,
                     slopes[c->slope], c->scale > 1 ? " sharp" : "");
 }
 
-static struct attention_args attention_args_of(struct kc *k, const struct attention_case *c) {
+/* A score of 96 has fewer digits behind the point; the case is about what overflows. */
+static double limit_of(struct kc_types types, const struct attention_case *c) {
+    bool f32 = types.t == DTYPE_F32;
+    return c->slope == LOW ? (f32 ? 1e-2 : 0.1) : (f32 ? 1e-5 : 2e-2);
+}
+
+static struct attention_args attention_args_of(struct kc *k, struct kc_types types,
+                                               const struct attention_case *c) {
     size_t C = c->NH * c->D, N = c->B * c->T;
     struct attention_args a = {.B = c->B, .T = c->T, .C = C, .NH = c->NH};
     a.qkv = kc_in(k, "qkv", KC_T, N * 3 * C, c->scale);
@@ -73,6 +81,7 @@ static struct attention_args attention_args_of(struct kc *k, const struct attent
     a.out = kc_out(k, "out", KC_T, N * C);
     a.lse = kc_out(k, "lse", KC_F32, c->B * c->NH * c->T);
     kc_limit(a.lse, 1e-5); /* no rounding to bf16 precedes it */
+    kc_limit(a.out, limit_of(types, c));
     return a;
 }
 
@@ -81,7 +90,7 @@ static void forward_case(struct kc_frame *f, struct kc_types types,
     struct kc *k = attention_begin(f, "attention_forward", types, c);
     if (k == NULL)
         return;
-    struct attention_args a = attention_args_of(k, c);
+    struct attention_args a = attention_args_of(k, types, c);
     kc_check(k, run_forward, &a);
 }
 
@@ -90,10 +99,11 @@ static void backward_case(struct kc_frame *f, struct kc_types types,
     struct kc *k = attention_begin(f, "attention_backward", types, c);
     if (k == NULL)
         return;
-    struct attention_args a = attention_args_of(k, c);
+    struct attention_args a = attention_args_of(k, types, c);
     kc_prepare(k, run_forward, &a);
     a.dout = kc_in(k, "dout", KC_T, a.B * a.T * a.C, 1);
     a.dqkv = kc_out(k, "dqkv", KC_T, a.B * a.T * 3 * a.C);
+    kc_limit(a.dqkv, limit_of(types, c));
     kc_check(k, run_backward, &a);
 }
 
@@ -107,6 +117,7 @@ static const struct attention_case attention_cases[] = {
     {1, 65, 1, 72, 1, FLAT},  {2, 65, 1, 128, 1, FLAT},    {1, 130, 2, 8, 4, FLAT},
     {1, 130, 1, 24, 1, FLAT}, {1, 130, 1, 64, 1, RISING},  {1, 130, 1, 64, 1, FALLING},
     {1, 128, 1, 64, 2, FLAT}, {1, 130, 1, 128, 1, RISING}, {2, 200, 1, 64, 1, FLAT},
+    {1, 65, 1, 64, 1, LOW},   {1, 33, 1, 128, 1, LOW},
 };
 static const struct attention_case attention_large_cases[] = {
     {8, 1024, 12, 64, 1, FLAT},
@@ -180,7 +191,7 @@ static void far_case(struct kc_frame *f, bool backward) {
                             "B %zu T %zu NH %zu D %zu, the last", before + 1, c.T, c.NH, c.D);
     if (k == NULL)
         return;
-    struct attention_args a = attention_args_of(k, &c);
+    struct attention_args a = attention_args_of(k, bf16, &c);
     a.before = before;
     if (kc_skip_without(k, before * sequence_elems * (backward ? 6 : 3)))
         return;

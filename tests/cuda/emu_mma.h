@@ -16,6 +16,9 @@
 #include <string.h>
 
 #include "tests/cuda/emu.h"
+extern "C" {
+#include "tests/cuda/emu_control.h"
+}
 
 namespace emu {
 
@@ -73,7 +76,15 @@ struct async_queue {
     async_copy_one copies[ASYNC_MAX];
     int count, groups[ASYNC_GROUPS_MAX], group_count, closed;
     uint3 block;
+    emu_thread_order order;
+    uint32_t random;
 };
+
+inline void async_do(async_copy_one *c) {
+    memset(c->to, 0, (size_t)c->bytes);
+    memcpy(c->to, c->from, (size_t)c->valid_bytes);
+    c->bytes = c->valid_bytes = 0;
+}
 
 inline async_queue &async_queue_of_thread() {
     static async_queue queues[EMU_THREADS_MAX];
@@ -85,6 +96,11 @@ inline async_queue &async_queue_of_thread() {
     if (!same)
         q.group_count = q.closed = 0;
     q.block = blockIdx;
+    if (q.count == 0) {
+        const emu_settings settings = emu_get_settings();
+        q.order = settings.threads;
+        q.random = (uint32_t)settings.seed * 2654435761u + threadIdx.x + blockIdx.x * 1021u;
+    }
     return q;
 }
 
@@ -131,7 +147,11 @@ template <int BYTES> void async_copy(void *to, const void *from, bool valid) {
         emu_trap("cp.async: %p or %p is not aligned to %d bytes", to, from, BYTES);
     if (q.count == emu::ASYNC_MAX)
         emu_trap("cp.async: more than %d copies on their way", q.count);
-    q.copies[q.count++] = {to, from, BYTES, valid ? BYTES : 0};
+    emu::async_copy_one *c = &q.copies[q.count++];
+    *c = {to, from, BYTES, valid ? BYTES : 0};
+    q.random = q.random * 1664525u + 1013904223u;
+    if (q.order == EMU_DESC || (q.order == EMU_SHUFFLED && q.random >> 31 != 0))
+        emu::async_do(c);
 }
 
 inline void async_commit() {
@@ -147,11 +167,8 @@ template <int but> void async_wait() {
     int done = 0, groups = q.group_count > but ? q.group_count - but : 0;
     for (int g = 0; g < groups; g++)
         done += q.groups[g];
-    for (int i = 0; i < done; i++) {
-        const emu::async_copy_one &c = q.copies[i];
-        memset(c.to, 0, (size_t)c.bytes);
-        memcpy(c.to, c.from, (size_t)c.valid_bytes);
-    }
+    for (int i = 0; i < done; i++)
+        emu::async_do(&q.copies[i]);
     q.count -= done;
     q.closed -= done;
     q.group_count -= groups;
