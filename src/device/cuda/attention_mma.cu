@@ -6,11 +6,12 @@
  * this one is computed with. Scores leave the tensor cores in the layout that the next product
  * wants of its left operand, so P and dS never leave the registers.
  *
- * Estimate (not measured), T tokens, head size D, one head: 2 T^2 D multiply-adds forward and 7 T^2
- * D backward, half of which the mask saves. Forward, a warp reads 64 D bytes of shared memory per
- * 16 keys for 32 MT D multiply-adds of each of 16 keys: at MT 2 half of what the tensor cores' rate
- * on sm_80 (1024 multiply-adds a cycle) would wait for; at MT 1 (backward) as much as they wait
- * for. Global memory: each block reads the passing tiles once, from L2. */
+ * Estimate (not measured), of one head of T tokens and D channels: T^2 D multiply-adds forward and
+ * 3.5 T^2 D backward, as in attention_plain.cu. A block of 16 x 16 of the right operand is 4 cycles
+ * of shared memory and serves 4096 MT multiply-adds, 4 MT cycles of an SM of sm_80. So with MT 1
+ * the tensor cores wait for shared memory half of the time at worst, with MT 2 they are the limit.
+ * At D 64 the exponentials (T^2 / 2 forward, 16 a cycle) take half as long as the products, beside
+ * them. Global memory: out of the L2 cache, T / (2 ROWS) times. */
 #include "device/cuda/attention_tiles.cuh"
 #include "device/cuda/mma.cuh"
 

@@ -8,11 +8,12 @@
  * the other side 16 rows in steps of LD or 256 bytes in a row. P and dS pass through shared memory
  * within a half warp, which owns its rows.
  *
- * Estimate (not measured), T tokens, head size D, one head: forward makes 2 T^2 D multiply-adds
- * half of which the mask saves, backward 7 T^2 D in place of 5 (the scores and dP are made twice).
- * Per 64 (HD 64) multiply-adds of a thread 4 + 8 shared-memory wavefronts of its warp, 16 cycles of
- * arithmetic: bound by f32 arithmetic, 60 to 70 % of its peak at best. Global memory is read T /
- * ROWS times over 2, out of the L2 cache. */
+ * Estimate (not measured), of one head of T tokens and D channels: forward makes T^2 D
+ * multiply-adds, as the mask hides half, and backward 3.5 T^2 D, since both of its kernels make the
+ * scores and dP. The limit is f32 arithmetic with shared memory close behind: for 64 multiply-adds
+ * of a thread its warp reads shared memory for 12 to 16 cycles, and 4 warps share 16 cycles of
+ * arithmetic. Global memory: the panels of the own tile once, and k and v (q and dout) T / (2 ROWS)
+ * times, out of the L2 cache. */
 #include "device/cuda/attention_tiles.cuh"
 
 namespace {

@@ -59,7 +59,7 @@ __device__ __forceinline__ void ldmatrix_transposed(uint32_t (&to)[4], const voi
 template <int BYTES>
 __device__ __forceinline__ void async_copy(void *to, const void *from, bool valid) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "what cp.async moves");
-    if (BYTES == 16)
+    if constexpr (BYTES == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                      :
                      : "r"(shared_address(to)), "l"(__cvta_generic_to_global(from)),
