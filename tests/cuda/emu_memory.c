@@ -172,8 +172,10 @@ struct emu_allocation *emu_memory_add(const char *call, enum emu_kind kind, int 
     if (a == NULL)
         return NULL;
     a->map_bytes = inner + 2 * PAGE;
+    void *place = emu_race_place(a->map_bytes);
     a->map =
-        mmap(NULL, a->map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        mmap(place, a->map_bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (place == NULL ? 0 : MAP_FIXED), -1, 0);
     if (a->map == MAP_FAILED)
         goto no_map;
     if (mprotect(a->map + PAGE, inner, PROT_READ | PROT_WRITE) != 0)

@@ -67,9 +67,18 @@ cudaStream_t emu_queue_open(int device, unsigned flags, int priority) {
     return s;
 }
 
+/* A stream that is closed and has nothing left to do is no actor any more. */
+static void end_of_stream(struct CUstream_st *s) {
+    if (s->open || s->head != NULL || s->clock == NULL)
+        return;
+    emu_race_stream_gone(s->clock);
+    s->clock = NULL;
+}
+
 void emu_queue_close(const char *call, cudaStream_t s) {
     must_be_stream(call, s);
     s->open = false;
+    end_of_stream(s);
 }
 
 cudaEvent_t emu_event_open(int device, unsigned flags) {
@@ -203,8 +212,11 @@ void emu_queue_synchronize(const char *call, cudaStream_t s) {
 
 void emu_queue_finish_closed(void) {
     for (struct CUstream_st *s = emu_streams; s != NULL; s = s->next)
-        if (!s->open && !emu_schedule_until(s, s->queued, false))
-            emu_schedule_drop(s);
+        if (!s->open && s->head != NULL) {
+            if (!emu_schedule_until(s, s->queued, false))
+                emu_schedule_drop(s);
+            end_of_stream(s);
+        }
 }
 
 void emu_queue_synchronize_device(int device) {

@@ -1,5 +1,6 @@
 /* emu_race.h - what the emulation tells the race detector. emu_race_none.c does nothing and is for
- * ordinary builds. All with the lock of emu_stream.h held. */
+ * ordinary builds; how the detector works stands in emu_race.c. All with the lock of emu_stream.h
+ * held. */
 #ifndef GFS_TESTS_CUDA_EMU_RACE_H
 #define GFS_TESTS_CUDA_EMU_RACE_H
 
@@ -14,13 +15,18 @@
  * thread. NULL in ordinary builds. */
 struct emu_clock;
 
-/* ---- memory: only what lies in these is watched; shared memory always is ---- */
+/* ---- memory: only what lies in these is watched ---- */
+/* Where to map memory that will be watched, so that it is quickly told from other; NULL: anywhere.
+ */
+void *emu_race_place(size_t bytes);
 void emu_race_memory(const void *start, size_t bytes);
 void emu_race_memory_gone(const void *start, size_t bytes);
 
 /* ---- queues ---- */
-/* The actor of a new stream; number: for reports. */
+/* What a new stream knows: what the calling host thread does. number: for reports. */
 struct emu_clock *emu_race_stream(uint32_t number);
+/* The stream is closed and has nothing left to do. */
+void emu_race_stream_gone(struct emu_clock *stream);
 /* What the calling host thread knows now, for an operation that it queues. */
 struct emu_clock *emu_race_host_now(void);
 /* What the stream knows now, for a record of an event. */

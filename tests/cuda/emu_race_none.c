@@ -3,12 +3,17 @@
 
 #include "tests/cuda/emu_race.h"
 
+void *emu_race_place(size_t bytes) {
+    (void)bytes;
+    return NULL;
+}
 void emu_race_memory(const void *start, size_t bytes) { (void)start, (void)bytes; }
 void emu_race_memory_gone(const void *start, size_t bytes) { (void)start, (void)bytes; }
 struct emu_clock *emu_race_stream(uint32_t number) {
     (void)number;
     return NULL;
 }
+void emu_race_stream_gone(struct emu_clock *stream) { (void)stream; }
 struct emu_clock *emu_race_host_now(void) {
     return NULL;
 }

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "tests/cuda/emu_race.h"
+
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #define POISON(p, n) __asan_poison_memory_region(p, n)
@@ -74,7 +76,9 @@ size_t emu_block_static_bytes(const void *function) {
 
 /* Static part, a page that can't be touched, dynamic part, another. */
 static void make_region(void) {
-    region = mmap(NULL, REGION_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *place = emu_race_place(REGION_BYTES);
+    region = mmap(place, REGION_BYTES, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | (place == NULL ? 0 : MAP_FIXED), -1, 0);
     if (region == MAP_FAILED) {
         fprintf(stderr, "emulation: no memory for shared memory\n");
         abort();
