@@ -88,14 +88,12 @@ static void add_all(struct gpt2 *g) {
 
 static void gpt2_close(struct model *m) { free(m); }
 
-static int gpt2_open(const json_t *config, struct model **out, struct err *err) {
+int gpt2_open(const struct gpt2_shape *shape, struct model **out, struct err *err) {
     struct gpt2 *g = calloc(1, sizeof(*g));
     if (g == NULL)
         return err_set(err, ENOMEM, "out of memory");
     g->base.kind = &model_kind_gpt2;
-    int rc = gpt2_shape_read(config, &g->shape, err);
-    if (rc != 0)
-        goto fail;
+    g->shape = *shape;
     size_t modules = g->shape.layers * GPT2_BLOCK_MODULES + 2;
     size_t tensors = g->shape.layers * GPT2_BLOCK_TENSORS + GPT2_ROOT_TENSORS;
     g->base.vocab = g->shape.vocab;
@@ -106,15 +104,12 @@ static int gpt2_open(const json_t *config, struct model **out, struct err *err) 
     g->base.first_read = calloc(modules + 1, sizeof(*g->base.first_read));
     if (g->base.tensors == NULL || g->base.modules == NULL || g->base.reads == NULL ||
         g->base.first_read == NULL) {
-        rc = err_set(err, ENOMEM, "out of memory for %zu tensors", tensors);
-        goto fail;
+        model_close(&g->base);
+        return err_set(err, ENOMEM, "out of memory for %zu tensors", tensors);
     }
     add_all(g);
     *out = &g->base;
     return 0;
-fail:
-    model_close(&g->base);
-    return rc;
 }
 
 /* 2 forward, 4 backward for each parameter that a product reads, and for the attention's two
@@ -128,7 +123,6 @@ static double gpt2_flops_per_token(const struct model *m, size_t T) {
 
 const struct model_kind model_kind_gpt2 = {
     .name = "gpt2",
-    .open = gpt2_open,
     .close = gpt2_close,
     .flops_per_token = gpt2_flops_per_token,
     .arena_bytes = gpt2_arena_bytes,

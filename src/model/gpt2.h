@@ -28,9 +28,9 @@ enum {
 };                                                      /* of attention and of MLP */
 enum { GPT2_HEAD_LN_W, GPT2_HEAD_LN_B, GPT2_HEAD_WTE }; /* of the head; wte is tied */
 
-/* Every field that transformers' GPT2Config knows and that changes what is computed is checked;
- * what is not offered is refused by name. */
-int gpt2_shape_read(const json_t *config, struct gpt2_shape *out, struct err *err);
+/* A model of this shape: all sizes at least 1, width a multiple of heads, and no product of two
+ * sizes near an overflow. -ENOMEM. */
+int gpt2_open(const struct gpt2_shape *shape, struct model **out, struct err *err);
 
 /* As in model.h. */
 size_t gpt2_arena_bytes(const struct model *m, const struct device_ops *ops, struct device *d,

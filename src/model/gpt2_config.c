@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "model/gpt2.h"
+#include "model/reader.h"
 
 /* Bounds that keep every product of two sizes far from overflow and the number of tensors within a
  * layout's. */
@@ -123,7 +124,9 @@ static int check_architectures(const json_t *config, struct err *err) {
     return err_set(err, ENOTSUP, "architectures: only GPT2LMHeadModel is offered");
 }
 
-int gpt2_shape_read(const json_t *config, struct gpt2_shape *out, struct err *err) {
+/* Every field that transformers' GPT2Config knows and that changes what is computed is checked;
+ * what is not offered is refused by name. */
+static int gpt2_shape_read(const json_t *config, struct gpt2_shape *out, struct err *err) {
     struct gpt2_shape s = {0};
     int rc = read_sizes(config, &s, err);
     if (rc == 0)
@@ -142,3 +145,11 @@ int gpt2_shape_read(const json_t *config, struct gpt2_shape *out, struct err *er
         *out = s;
     return rc;
 }
+
+static int open_config(const json_t *config, struct model **out, struct err *err) {
+    struct gpt2_shape shape;
+    int rc = gpt2_shape_read(config, &shape, err);
+    return rc != 0 ? rc : gpt2_open(&shape, out, err);
+}
+
+const struct model_reader model_reader_gpt2 = {.name = "gpt2", .open = open_config};

@@ -2,13 +2,10 @@
 #ifndef GFS_MODEL_KIND_H
 #define GFS_MODEL_KIND_H
 
-#include <jansson.h>
-
 #include "model/model.h"
 
 struct model_kind {
     const char *name; /* "model_type" of config.json */
-    int (*open)(const json_t *config, struct model **out, struct err *err);
     void (*close)(struct model *m);
     double (*flops_per_token)(const struct model *m, size_t T);
     size_t (*arena_bytes)(const struct model *m, const struct device_ops *ops, struct device *d,
@@ -30,9 +27,5 @@ struct model {
     uint32_t *reads;              /* owned: indices of tensors, module after module */
     uint32_t *first_read;         /* owned, [module_count + 1]: into reads */
 };
-
-/* The config.json of a preset ("gpt2:tiny"); NULL if there is none. The caller frees. -ENOMEM. */
-int preset_config_text(const char *name, char **text);
-extern const char preset_names[]; /* for people: "gpt2:tiny, ..." */
 
 #endif

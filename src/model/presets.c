@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/kind.h"
+#include "model/reader.h"
 
 struct preset {
     const char *name;
