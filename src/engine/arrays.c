@@ -497,7 +497,7 @@ void arrays_cancel(struct arrays *a, struct hold *h) {
 static enum served group_serve(struct arrays *a, struct group *g, bool *full) {
     enum served served = SERVED_NOTHING;
     group_lock_reader(g);
-    struct hold *h = g->writing ? NULL : group_first_owed(g);
+    struct hold *h = group_first_owed(g); /* which is none once a write has begun */
     if (h != NULL) {
         served = hold_serve(a, g, h, false);
         *full = served == SERVED_NOTHING;

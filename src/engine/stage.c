@@ -153,13 +153,13 @@ int stage_open(const struct stage_args *args, struct stage **out, struct err *er
     return 0;
 }
 
-/* The device may still be writing what was cancelled. A device that is dead writes nothing. */
+/* The device may still be writing what was cancelled. One that is dead writes nothing. */
 static void stage_settle(struct stage *s) {
-    for (uint32_t i = 0; i < s->args.slot_count; i++) {
+    struct dev_event *e = s->slots[0].event;
+    for (uint32_t i = 0; i < s->args.slot_count; i++)
         assert(s->slots[i].copy == NULL);
-        if (s->slots[i].ticket > s->complete_ticket)
-            (void)s->args.ops->event_synchronize(s->args.dev, s->slots[i].event);
-    }
+    if (s->last_ticket != 0 && s->args.ops->event_record(s->args.dev, s->stream, e) == 0)
+        (void)s->args.ops->event_synchronize(s->args.dev, e);
 }
 
 void stage_close(struct stage *s) {
@@ -241,10 +241,10 @@ static int slot_queue(struct stage *s, struct slot *slot, struct stage_copy *c) 
         stage_tell(s, rc, "queueing a copy out of the device");
         return rc;
     }
-    slot->ticket = 0;
+    slot->ticket = 0; /* what is queued without an event is behind the next one that there is */
     rc = ops->event_record(s->args.dev, s->stream, slot->event);
     if (rc != 0) {
-        stage_lose(s, slot, rc, "queueing a copy out of the device");
+        stage_tell(s, rc, "recording an event behind a copy out of the device");
         return rc;
     }
     slot->state = SLOT_QUEUED;

@@ -11,7 +11,6 @@
  *   SLOT_QUEUED ---> SLOT_DRAINING   stage_drain, the oldest first
  *   SLOT_DRAINING -> SLOT_FREE       stage_drain: the bytes are where they belong
  *   SLOT_QUEUED ---> SLOT_FREE       stage_cancel: nobody wants them
- *   SLOT_FREE -----> SLOT_LOST       stage_queue: the event could not be recorded
  *   SLOT_DRAINING -> SLOT_LOST       stage_drain: the device failed
  *
  * A lost slot is never used again, as the device may still write to it. With the first one the

@@ -386,6 +386,34 @@ static void cancel_while_the_main_thread_waits_for_room(void **state) {
         assert_int_equal(((uint8_t *)f->buffer)[i], 0);
 }
 
+/* Else the last bytes of a hold would lie there until something else happens. */
+static void threads_of_the_stage_wake_the_service_thread(void **state) {
+    struct fixture *f = *state;
+    const struct world_device on = {
+        .order = ASYNC_LAZY, .slot_bytes = SLOT_BYTES, .slot_count = 32, .threads = 2};
+    world_close(&f->w);
+    world_open_on(&f->w, 0, 2, WIDE_ELEMS, &on);
+    world_write_state(&f->w, 0, 3);
+    f->h = hold_of(f, ARRAY_PARAMS, 0, 0);
+    arrays_fix(f->w.arrays, &f->h);
+    async_device_gate(f->w.dev, true);
+    arrays_state_begin(f->w.arrays, 0);
+    async_device_wait_gate(f->w.dev);
+    drain_wake(f);
+    assert_null(arrays_next_done(f->w.arrays));
+    async_device_gate(f->w.dev, false);
+    struct pollfd p = {.fd = arrays_wake_fd(f->w.arrays), .events = POLLIN};
+    struct hold *done = NULL;
+    while (done == NULL) {
+        assert_int_equal(poll(&p, 1, 20000), 1);
+        drain_wake(f);
+        done = arrays_next_done(f->w.arrays);
+    }
+    assert_ptr_equal(done, &f->h);
+    assert_true(holds_gen(&f->h, 3));
+    arrays_state_end(f->w.arrays, 0, 4, 3);
+}
+
 /* ---- failures */
 
 static void copy_that_fails_fails_its_hold(void **state) {
@@ -505,6 +533,7 @@ int main(void) {
         T(main_thread_goes_on_while_the_service_thread_waits_for_the_device),
         T_SMALL(service_thread_goes_on_while_the_main_thread_waits_for_room),
         T_SMALL(cancel_while_the_main_thread_waits_for_room),
+        T(threads_of_the_stage_wake_the_service_thread),
         cmocka_unit_test(copy_that_fails_fails_its_hold),
         T(failed_hold_can_be_tried_again),
         cmocka_unit_test(copies_under_a_writer_are_of_one_version),

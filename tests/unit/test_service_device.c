@@ -190,12 +190,14 @@ static void pin_of_a_device_that_fails_is_told_once_and_released(void **state) {
         rig_heard(r, MSG_TAKE_WRITTEN, &w);
         assert_int_equal(w.code, ENOENT);
         assert_string_equal(w.text, "there is no such take");
+        uint64_t n = rig_ask(r, &r->daemon, 0, 1, ARRAY_PARAMS, 0, r->gen - 1);
+        (void)rig_reply(&r->daemon, n, 1, TAKE_PASSED); /* nothing was offered before */
         release(r, take);
     }
     rig_daemon_close(&r->daemon);
     rig_daemon_connect(r, &r->daemon, 6);
     uint64_t n = rig_ask(r, &r->daemon, 0, 1, ARRAY_PARAMS, 0, r->gen - 1);
-    (void)rig_reply(&r->daemon, n, 1, TAKE_PASSED); /* nothing was offered before */
+    (void)rig_reply(&r->daemon, n, 1, TAKE_PASSED); /* nor to the next one */
     rig_release(&r->daemon, n);
     assert_true(rig_take_bytes(r) <= none + 4096);
 }
