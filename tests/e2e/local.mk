@@ -4,6 +4,7 @@ gfs_test_scripts += \
 	tests/e2e/test_memory.sh \
 	tests/e2e/test_readers.py \
 	tests/e2e/test_saves.sh \
+	tests/e2e/test_emulated.sh \
 	tests/e2e/test_cmdline.sh \
 	tests/e2e/test_run.sh \
 	tests/e2e/test_supervisor.sh
