@@ -68,8 +68,7 @@ static void open_world(struct gpu *g, const struct world *w, unsigned rank) {
     struct err err = {0};
     open_device(g, w, rank);
     int rc = collective_nccl.open(w->id, rank, w->ranks, g->dev, w->timeout_s, &g->c, &err);
-    RANK_CHECK_TEXT(err.text, "");
-    RANK_CHECK(rc == 0);
+    rank_check(rc == 0, err.text, __FILE__, __LINE__);
 }
 
 static void close_device(struct gpu *g) {
@@ -354,6 +353,60 @@ static void a_lost_peer_is_an_error_that_names_the_call(void **state) {
         }
 }
 
+/* The one that hangs is found when the ring has gone round and then grown, too. */
+static void body_hang_among_many(unsigned rank, void *arg) {
+    const struct world *w = arg;
+    struct gpu g;
+    struct err err = {0};
+    open_world(&g, w, rank);
+    float *p = rank_alloc(8);
+    double_nccl_hang(1, 6);
+    for (int i = 1; i <= 25; i++) {
+        RANK_CHECK(collective_nccl.all_gather(g.c, g.gather, p + rank, p, DTYPE_F32, 1) == 0);
+        if (i != 5)
+            continue;
+        RANK_CHECK(cudaStreamSynchronize(g.gather->call.stream) == cudaSuccess);
+        (void)usleep(400000); /* for the watchdog to have seen these */
+    }
+    RANK_CHECK(cudaStreamSynchronize(g.gather->call.stream) == cudaSuccess);
+    RANK_CHECK(collective_nccl.check(g.c, &err) == -ECOMM);
+    RANK_CHECK_TEXT(err.text, "in collective 6 of rank ");
+    close_world(&g);
+}
+
+static void the_first_that_hangs_is_found_among_many(void **state) {
+    (void)state;
+    struct world w = world_of(2, 1);
+    ranks_must_pass(2, WITHIN_S, body_hang_among_many, &w);
+}
+
+/* Rank 0 has all queued at once, and each waits for rank 1 a while: never as long as the timeout,
+ * all together far longer. */
+static void body_slow_peer(unsigned rank, void *arg) {
+    const struct world *w = arg;
+    struct gpu g;
+    struct err err = {0};
+    open_world(&g, w, rank);
+    float *p = rank_alloc(8);
+    for (int i = 0; i < 20; i++) {
+        if (rank == 1)
+            (void)usleep(100000);
+        RANK_CHECK(collective_nccl.all_gather(g.c, g.gather, p + rank, p, DTYPE_F32, 1) == 0);
+        if (rank == 1)
+            RANK_CHECK(cudaStreamSynchronize(g.gather->call.stream) == cudaSuccess);
+    }
+    RANK_CHECK(cudaStreamSynchronize(g.gather->call.stream) == cudaSuccess);
+    int rc = collective_nccl.check(g.c, &err);
+    rank_check(rc == 0, err.text, __FILE__, __LINE__);
+    close_world(&g);
+}
+
+static void each_collective_has_the_time_for_itself(void **state) {
+    (void)state;
+    struct world w = world_of(2, 0.8);
+    ranks_must_pass(2, WITHIN_S, body_slow_peer, &w);
+}
+
 static bool gate_is_open(void *arg) { return *(const volatile bool *)arg; }
 
 /* What holds its stream up before a collective begins is not the collective's slowness. */
@@ -506,6 +559,8 @@ int main(void) {
         cmocka_unit_test(peers_that_do_not_come_are_not_waited_for),
         cmocka_unit_test(what_can_not_be_is_refused),
         cmocka_unit_test(a_lost_peer_is_an_error_that_names_the_call),
+        cmocka_unit_test(the_first_that_hangs_is_found_among_many),
+        cmocka_unit_test(each_collective_has_the_time_for_itself),
         cmocka_unit_test(a_collective_that_has_not_begun_has_all_the_time),
         cmocka_unit_test(closing_does_not_wait_for_a_peer),
         cmocka_unit_test(every_call_may_fail_and_is_reported),
