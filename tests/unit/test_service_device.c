@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -251,6 +252,31 @@ static void messages_have_their_turn_during_a_long_copy(void **state) {
     heard_done(r, 1, 1, 0);
 }
 
+static double now_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* The device is slow sixteen times, longer than copies may go on: after each break they do at once,
+ * and not at the next sign of life, a second later. */
+static void copies_go_on_after_a_break(void **state) {
+    struct rig *r = *state;
+    rig_close(r);
+    open_with(r, 2 << 20, 128, 0);
+    reserve(r, 1, ARRAY_MASK_STATE, 0);
+    fix(r, 1);
+    double start = now_seconds();
+    for (int i = 0; i < 16; i++) {
+        async_device_gate(r->w.dev, true);
+        async_device_wait_gate(r->w.dev);
+        usleep(30000);
+        async_device_gate(r->w.dev, false);
+    }
+    assert_true(now_seconds() - start < 4);
+    heard_done(r, 1, 1, 0);
+}
+
 /* Copies are in the ring, owed and half queued when the service thread ends. */
 static void end_during_a_long_copy_leaves_nothing(void **state) {
     struct rig *r = *state;
@@ -281,6 +307,7 @@ int main(void) {
         T(pin_of_a_device_that_fails_is_told_once_and_released),
         T(written_snapshot_is_what_was_fixed),
         T(messages_have_their_turn_during_a_long_copy),
+        T(copies_go_on_after_a_break),
         T(end_during_a_long_copy_leaves_nothing),
     };
     alarm(WORLD_DEADLINE_SECONDS);
