@@ -185,8 +185,9 @@ static bool ask(struct collective *c, ncclComm_t comm, ncclResult_t *r) {
     return !failed && *r == ncclInProgress;
 }
 
-/* Waits for what a call began, which is 20 us of work where the peers are not asked and as long as
- * they take where they are. ncclInProgress: not in time, or given up by the watchdog. */
+/* Waits for what a call began: short work of a thread of NCCL's where no peer is asked, and as long
+ * as the peers take where they are (at first use they connect). ncclInProgress: not in time, or
+ * given up by the watchdog. */
 static ncclResult_t settle(struct collective *c, ncclComm_t comm, ncclResult_t r, double within_s) {
     enum { BUSY_TESTS = 200, FIRST_NS = 20 * 1000, LAST_NS = 1000 * 1000 };
     int64_t deadline = now_ns() + ns_of(within_s);
