@@ -352,6 +352,7 @@ static int async_event_synchronize(struct device *d, struct dev_event *e) {
     while (d->shut && !pthread_equal(d->gate_keeper, pthread_self()))
         pthread_cond_wait(&d->gate_moved, &d->lock);
     d->at_gate--;
+    pthread_cond_broadcast(&d->gate_moved);
     int rc = take ? fails(d) : 0;
     if (rc == 0) {
         run_until(d, e, e->recorded);
@@ -485,6 +486,8 @@ void async_device_gate(struct device *d, bool shut) {
     d->shut = shut;
     d->gate_keeper = pthread_self();
     pthread_cond_broadcast(&d->gate_moved);
+    while (!shut && d->at_gate != 0)
+        pthread_cond_wait(&d->gate_moved, &d->lock);
     pthread_mutex_unlock(&d->lock);
 }
 
