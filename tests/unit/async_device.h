@@ -41,7 +41,7 @@ uint64_t async_device_calls(struct device *d);
 uint64_t async_device_waits(void);
 
 /* While it is shut, event_synchronize does not return to other threads than the one that shut it.
- */
+ * Opening it returns when all who stood there have gone on. */
 void async_device_gate(struct device *d, bool shut);
 /* Waits until a thread stands at the gate. */
 void async_device_wait_gate(struct device *d);
