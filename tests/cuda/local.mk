@@ -66,7 +66,7 @@ libgfs_emu_race_a_SOURCES = $(gfs_emu_sources) \
 libgfs_emu_race_a_CPPFLAGS = $(gfs_emu_cppflags)
 
 gfs_race_flags = -fsanitize=thread --param tsan-instrument-func-entry-exit=0 -U_FORTIFY_SOURCE \
-	-Wno-tsan -Wno-null-dereference -Wno-maybe-uninitialized -I$(srcdir) $(AM_CPPFLAGS) $(CUDA_CFLAGS)
+	-Wno-error -Wno-tsan -Wno-null-dereference -Wno-maybe-uninitialized -I$(srcdir) $(AM_CPPFLAGS) $(CUDA_CFLAGS)
 gfs_race_rename = $(OBJCOPY) --redefine-syms=$(srcdir)/tests/cuda/race.syms
 %.race.o: %.c
 	@$(MKDIR_P) $(@D)
@@ -88,7 +88,28 @@ tests_cuda_test_race_LDADD = $(gfs_race_objects) libgfs_emu_race.a $(CMOCKA_LIBS
 EXTRA_tests_cuda_test_race_DEPENDENCIES = $(gfs_race_objects)
 -include $(gfs_race_objects:.o=.d)
 CLEANFILES += tests/cuda/*.race.o
+
+# The trainer of tests/mpi and a rank of a run, with all that they run but for the CPU's kernels.
+gfs_race_cppflags = $(gfs_emulated_cppflags) $(libgfs_engine_a_CPPFLAGS)
+gfs_race_c = $(filter %.c,$(libgfs_engine_a_SOURCES) $(gfs_cuda_host) $(gfs_cuda_nccl)) \
+	src/base/file.c src/base/segment.c src/device/cuda/plugin.c
+gfs_race_engine = $(gfs_cuda_kernels:.cu=.race.o) \
+	$(patsubst %.c,%.race.o,$(filter-out src/device/cpu/%,$(gfs_race_c)))
+check_PROGRAMS += tests/cuda/trainer_race tests/cuda/rank_race
+tests_cuda_trainer_race_SOURCES = tests/cuda/race_plugin.c
+tests_cuda_trainer_race_LDADD = tests/mpi/trainer_driver.race.o $(gfs_race_engine) libgfs_emu_race.a \
+	$(GFS_ENGINE_LINK)
+EXTRA_tests_cuda_trainer_race_DEPENDENCIES = tests/mpi/trainer_driver.race.o $(gfs_race_engine)
+tests_cuda_rank_race_SOURCES = tests/cuda/race_plugin.c
+tests_cuda_rank_race_LDADD = src/engine/rank_main.race.o $(gfs_race_engine) libgfs_emu_race.a \
+	$(GFS_ENGINE_LINK)
+EXTRA_tests_cuda_rank_race_DEPENDENCIES = src/engine/rank_main.race.o $(gfs_race_engine)
+gfs_test_scripts += tests/cuda/test_races.sh
+-include $(gfs_race_engine:.o=.d) tests/mpi/trainer_driver.race.d src/engine/rank_main.race.d
+CLEANFILES += src/*/*.race.o src/*/*/*.race.o tests/mpi/*.race.o src/*/*.race.d src/*/*/*.race.d \
+	tests/mpi/*.race.d
 endif
-EXTRA_DIST += tests/cuda/race.syms tests/cuda/test_race.c tests/cuda/test_race_kernels.cu \
+EXTRA_DIST += tests/cuda/race.syms tests/cuda/race_plugin.c \
+	tests/cuda/test_race.c tests/cuda/test_race_kernels.cu \
 	tests/cuda/emu_race.c tests/cuda/emu_race_none.c tests/cuda/emu_race_shadow.c \
 	tests/cuda/emu_race_shadow.h tests/cuda/emu_race_sync.h tests/cuda/emu_tsan.c
