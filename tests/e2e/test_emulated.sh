@@ -94,6 +94,29 @@ kill -TERM "$run_pid" 2>/dev/null
 wait "$run_pid"
 ok "... and the snapshot is whole" "$gatherfs" ckpt verify broken good
 
+# ---- GPUs that talk by NCCL
+
+if [ $ranks = 2 ]; then
+    export EMU_DEVICES=2
+    start nccl "${small[@]}" --dtype bf16
+    ok "two ranks on two GPUs talk by NCCL" said "comm nccl"
+    ok "... train" "$gatherfs" command nccl step 3
+    ok "... save" "$gatherfs" command nccl snapshot three
+    kill -9 "$(pgrep -f "gatherfs-rank --run-dir $work/nccl " | tail -n 1)"
+    ok "a peer is killed: the run goes on from its snapshot" until_ok 60 eval 'state_is nccl paused && step_is nccl 3'
+    ok "... and trains" "$gatherfs" command nccl step 1
+    ok "... and ends" stop
+    export NCCL_DOUBLE_HANG=1:30
+    start hang "${small[@]}" --set comm_timeout=1
+    ok "before a peer hangs the run saves" eval '"$gatherfs" command hang step 1 && "$gatherfs" command hang snapshot good'
+    (exec "$gatherfs" command hang step 40 >/dev/null 2>&1) &
+    ok "a peer that hangs is given up: the ranks are started again" until_ok 60 eval 'grep -q "no progress" run.out && [ "$(grep -c "world: epoch" run.out)" -ge 3 ]'
+    kill -TERM "$run_pid" 2>/dev/null
+    wait "$run_pid"
+    ok "... and the snapshot is whole" "$gatherfs" ckpt verify hang good
+    unset EMU_DEVICES NCCL_DOUBLE_HANG
+fi
+
 # ---- with a mount
 
 if [ -x "$GFS_BUILD/gatherfs-mountd" ] && [ -z "${GFS_NO_MOUNT-}" ] && [ -c /dev/fuse ]; then
