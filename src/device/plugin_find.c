@@ -76,25 +76,25 @@ static int plugin_check(const char *path, const struct plugin *p, const char *na
     return 0;
 }
 
-/* flags: of dlopen, besides the usual */
-static int plugin_open(size_t at, int flags, const struct plugin **out, struct err *err) {
+/* flags: of dlopen, besides the usual. NULL: err says why not. */
+static const struct plugin *plugin_open(size_t at, int flags, struct err *err) {
     char path[PATH_MAX];
-    int rc = plugin_path(plugins[at].file, path, sizeof(path), err);
-    if (rc != 0)
-        return rc;
+    if (plugin_path(plugins[at].file, path, sizeof(path), err) != 0)
+        return NULL;
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | flags);
-    if (handle == NULL)
-        return err_set(err, ENODEV, "%s", dlerror());
+    if (handle == NULL) {
+        err_set(err, ENODEV, "%s", dlerror());
+        return NULL;
+    }
     const struct plugin *(*get)(void);
     void *symbol = dlsym(handle, PLUGIN_SYMBOL);
-    if (symbol == NULL)
-        return err_set(err, ENODEV, "%s: no %s in it", path, PLUGIN_SYMBOL);
+    if (symbol == NULL) {
+        err_set(err, ENODEV, "%s: no %s in it", path, PLUGIN_SYMBOL);
+        return NULL;
+    }
     memcpy(&get, &symbol, sizeof(get)); /* as POSIX has it */
     const struct plugin *p = get();
-    rc = plugin_check(path, p, plugins[at].name, err);
-    if (rc == 0)
-        *out = p;
-    return rc;
+    return plugin_check(path, p, plugins[at].name, err) == 0 ? p : NULL;
 }
 
 int plugin_find(const char *name, const struct plugin **out, struct err *err) {
@@ -103,19 +103,17 @@ int plugin_find(const char *name, const struct plugin **out, struct err *err) {
         return err_set(err, ENODEV, "no plugin has a device '%s'", name);
     if (plugins[at].driver != NULL && dlopen(plugins[at].driver, RTLD_NOW | RTLD_LOCAL) == NULL)
         return err_set(err, ENODEV, "no NVIDIA driver here: %s", dlerror());
-    const struct plugin *p;
-    int rc = plugin_open(at, 0, &p, err);
-    if (rc == 0)
-        rc = p->probe(err);
+    const struct plugin *p = plugin_open(at, 0, err);
+    if (p == NULL)
+        return -ENODEV;
+    int rc = p->probe(err);
     if (rc == 0)
         *out = p;
     return rc;
 }
 
 const struct collective_ops *plugin_collectives(const struct device_ops *ops) {
-    const struct plugin *p;
     size_t at = plugin_at(ops->name);
-    if (at == PLUGINS || plugin_open(at, RTLD_NOLOAD, &p, NULL) != 0 || p->device != ops)
-        return NULL;
-    return p->collectives;
+    const struct plugin *p = at < PLUGINS ? plugin_open(at, RTLD_NOLOAD, NULL) : NULL;
+    return p != NULL && p->device == ops ? p->collectives : NULL;
 }

@@ -64,7 +64,7 @@ static int arch_of(int ordinal, int *out, struct err *err) {
 }
 
 int cuda_probe(struct err *err) {
-    int count, arch;
+    int count = 0, arch;
     int rc = cuda_count(&count, err);
     for (int i = 0; rc == 0 && i < count; i++)
         rc = arch_of(i, &arch, err);
@@ -78,7 +78,7 @@ static int enter_first(struct device *d, struct err *err) {
 }
 
 static int device_fill(struct device *d, const struct device_args *args, struct err *err) {
-    int count;
+    int count = 1;
     int rc = cuda_count(&count, err);
     if (rc != 0)
         return rc;

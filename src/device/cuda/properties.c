@@ -91,7 +91,7 @@ int cuda_properties(struct device *d, struct device_properties *out) {
     set_id(&prop.uuid, p.id, sizeof(p.id));
     p.memory_bytes = total_bytes;
     p.memory_free_bytes = free_bytes;
-    p.bandwidth = 2e3 * memory_khz * (bus_bits / 8); /* two transfers a clock */
+    p.bandwidth = 2e3 * memory_khz * bus_bits / 8; /* two transfers a clock */
     cuda_peaks(p.name, d->arch, d->sm_count, clock_khz, d->tensor_cores, p.flops);
     *out = p;
     return 0;
