@@ -20,7 +20,7 @@
 #include "shard/wrap.h"
 #include "tests/cuda/emu_control.h"
 
-enum { CHOSEN = 50, STEPS = 2, ALARM_SECONDS = 900 };
+enum { CHOSEN = 50, STEPS = 2, ALARM_SECONDS = 900, ALARM_ALL_SECONDS = 7200 };
 
 static const char config_text[] =
     "{\"model_type\": \"gpt2\", \"vocab_size\": 257, \"n_positions\": 8, \"n_embd\": 8, "
@@ -211,7 +211,7 @@ int main(int argc, char **argv) {
     uint64_t seed = text != NULL ? strtoull(text, NULL, 10) : 1;
     bool all = argc > 1 && strcmp(argv[1], "--all") == 0;
     int fd = mkstemp(data), failed = 0;
-    alarm(ALARM_SECONDS); /* a hang is a failure */
+    alarm(all ? ALARM_ALL_SECONDS : ALARM_SECONDS); /* a hang is a failure */
     log_open("injection", LEVEL_ERROR);
     for (int i = 0; i < 200 && fd >= 0; i++)
         if (dprintf(fd, "%d bottles of beer ", i) < 0)
