@@ -12,6 +12,7 @@ LDADD = $(GFS_CORE_LINK) $(CMOCKA_LIBS)
 include tests/unit/local.mk
 include tests/cuda/plugin.mk
 include tests/cuda/local.mk
+include tests/cuda/kernels.mk
 include tests/cuda/doubles.mk
 include tests/cuda/mma.mk
 include tests/mpi/local.mk
