@@ -13,17 +13,12 @@
 #error "the emulation switches stacks on x86-64 only"
 #endif
 
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/common_interface_defs.h>
-enum { STACK_BYTES = 256 << 10 };
-#else
-enum { STACK_BYTES = 64 << 10 };
-#endif
-/* Stacks begin at different places of their top page, else all of them share a few lines of the
- * cache.
- */
-enum { COLOUR_BYTES = 7 * 64 };
-enum { STACK_MAX = 1024, GUARD_BYTES = 4096, SLOT_BYTES = STACK_BYTES + GUARD_BYTES };
+#include "tests/cuda/emu_fiber_sanitizer.h"
+
+/* The guard is larger than most frames, which could step over a small one. Stacks begin at
+ * different places of their top page, else all of them share a few lines of the cache. */
+enum { COLOUR_BYTES = 7 * 64, GUARD_BYTES = 64 << 10 };
+enum { SLOT_BYTES = EMU_FIBER_STACK_BYTES + GUARD_BYTES };
 
 /* Saves the caller's registers and stack in *from and goes on where `to` was saved. */
 void emu_fiber_switch(void **from, void *to);
@@ -50,34 +45,31 @@ __asm__(".text\n"
         "    jmp *%rcx\n" /* not ret, whose guess would always be wrong */
         ".size emu_fiber_switch, . - emu_fiber_switch\n");
 
-/* slab: STACK_MAX slots, each a guard page and a stack above it. Stacks are taken last in, first
- * out: threads that never wait all use one stack, which stays in the cache. */
+/* slab: EMU_FIBER_MAX slots, each a guard and a stack above it. Stacks are taken last in,
+ * first out: threads that never wait all use one stack, which stays in the cache. */
 static unsigned char *slab;
-static int free_stacks[STACK_MAX];
+static int free_stacks[EMU_FIBER_MAX];
 static int free_count;
 
 static struct emu_fiber *current;
 static void *host_sp;
 static void (*start_entry)(void *arg);
 static void *start_arg;
-#ifdef __SANITIZE_ADDRESS__
-static const void *host_bottom;
-static size_t host_bytes;
-#endif
+static struct emu_fiber_host host;
 
 static void make_slab(void) {
-    size_t bytes = (size_t)STACK_MAX * SLOT_BYTES;
+    size_t bytes = (size_t)EMU_FIBER_MAX * SLOT_BYTES;
     slab = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (slab == MAP_FAILED) {
         fprintf(stderr, "emulation: no memory for the stacks of a block\n");
         abort();
     }
-    for (int i = 0; i < STACK_MAX; i++) {
+    for (int i = 0; i < EMU_FIBER_MAX; i++) {
         mprotect(slab + (size_t)i * SLOT_BYTES, GUARD_BYTES, PROT_NONE);
-        free_stacks[i] = STACK_MAX - 1 - i;
+        free_stacks[i] = EMU_FIBER_MAX - 1 - i;
     }
-    free_count = STACK_MAX;
+    free_count = EMU_FIBER_MAX;
 }
 
 static unsigned char *stack_bottom(int stack) {
@@ -86,46 +78,28 @@ static unsigned char *stack_bottom(int stack) {
 
 bool emu_fiber_is_guard(const void *p) {
     uintptr_t at = (uintptr_t)p - (uintptr_t)slab;
-    return slab != NULL && at < (uintptr_t)STACK_MAX * SLOT_BYTES && at % SLOT_BYTES < GUARD_BYTES;
+    return slab != NULL && at < (uintptr_t)EMU_FIBER_MAX * SLOT_BYTES &&
+           at % SLOT_BYTES < GUARD_BYTES;
 }
 
-/* To the fiber `current`, and back when it waits or ends. */
+/* To the fiber f, and back when it waits or ends. */
 static void enter(struct emu_fiber *f) {
     struct emu_fiber *outer = current;
     current = f;
-#ifdef __SANITIZE_ADDRESS__
-    void *host_fake = NULL;
-    __sanitizer_start_switch_fiber(&host_fake, stack_bottom(f->stack), STACK_BYTES);
-#endif
+    emu_fiber_entering(&host, f, stack_bottom(f->stack));
     emu_fiber_switch(&host_sp, f->sp);
-#ifdef __SANITIZE_ADDRESS__
-    __sanitizer_finish_switch_fiber(host_fake, NULL, NULL);
-#endif
+    emu_fiber_left(&host);
     current = outer;
-}
-
-/* To the host's stack; `ending`: for the last time. */
-static void leave(struct emu_fiber *f, bool ending) {
-#ifdef __SANITIZE_ADDRESS__
-    __sanitizer_start_switch_fiber(ending ? NULL : &f->sanitizer, host_bottom, host_bytes);
-#else
-    (void)ending;
-#endif
-    emu_fiber_switch(&f->sp, host_sp);
-#ifdef __SANITIZE_ADDRESS__
-    __sanitizer_finish_switch_fiber(f->sanitizer, &host_bottom, &host_bytes);
-#endif
 }
 
 static void fiber_main(void) {
     struct emu_fiber *f = current;
-#ifdef __SANITIZE_ADDRESS__
-    __sanitizer_finish_switch_fiber(NULL, &host_bottom, &host_bytes);
-#endif
+    emu_fiber_entered(&host, f);
     start_entry(start_arg);
     free_stacks[free_count++] = f->stack;
     f->stack = -1;
-    leave(f, true);
+    emu_fiber_leaving(&host, f, true);
+    emu_fiber_switch(&f->sp, host_sp);
     abort(); /* an ended fiber is never resumed */
 }
 
@@ -133,7 +107,7 @@ void emu_fiber_start(struct emu_fiber *f, void (*entry)(void *arg), void *arg) {
     if (slab == NULL)
         make_slab();
     if (free_count == 0)
-        abort(); /* a block has at most STACK_MAX threads, and blocks run one at a time */
+        abort(); /* a block has at most EMU_FIBER_MAX threads, and blocks run one at a time */
     f->stack = free_stacks[--free_count];
     f->sanitizer = NULL;
     start_entry = entry;
@@ -141,7 +115,7 @@ void emu_fiber_start(struct emu_fiber *f, void (*entry)(void *arg), void *arg) {
     /* As emu_fiber_switch leaves it: six registers, the address to go to, and above that the return
      * address of fiber_main (none), which leaves the stack aligned as at any function's entry. */
     size_t below_top = 64 + (size_t)f->stack * COLOUR_BYTES % 4096;
-    void **sp = (void **)(void *)(stack_bottom(f->stack) + STACK_BYTES - below_top);
+    void **sp = (void **)(void *)(stack_bottom(f->stack) + EMU_FIBER_STACK_BYTES - below_top);
     sp[6] = (void *)(uintptr_t)fiber_main;
     sp[7] = NULL;
     f->sp = sp;
@@ -150,4 +124,9 @@ void emu_fiber_start(struct emu_fiber *f, void (*entry)(void *arg), void *arg) {
 
 void emu_fiber_resume(struct emu_fiber *f) { enter(f); }
 
-void emu_fiber_wait(void) { leave(current, false); }
+void emu_fiber_wait(void) {
+    struct emu_fiber *f = current;
+    emu_fiber_leaving(&host, f, false);
+    emu_fiber_switch(&f->sp, host_sp);
+    emu_fiber_entered(&host, f);
+}

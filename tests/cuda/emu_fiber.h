@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+enum { EMU_FIBER_MAX = 1024 }; /* at a time */
+
 struct emu_fiber {
     void *sp;        /* where it waits */
     int stack;       /* its number in the pool, -1: not started or ended */

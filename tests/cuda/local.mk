@@ -11,7 +11,7 @@ gfs_emu_sources = \
 	tests/cuda/double_nccl_world.c tests/cuda/double_nccl_world.h \
 	tests/cuda/emu_block.c tests/cuda/emu_block.h \
 	tests/cuda/emu_control.c tests/cuda/emu_control.h \
-	tests/cuda/emu_fiber.c tests/cuda/emu_fiber.h \
+	tests/cuda/emu_fiber.c tests/cuda/emu_fiber.h tests/cuda/emu_fiber_sanitizer.h \
 	tests/cuda/emu_launch.c \
 	tests/cuda/emu_memory.c tests/cuda/emu_memory.h \
 	tests/cuda/emu_queue.c tests/cuda/emu_queue.h tests/cuda/emu_queue_internal.h \
