@@ -3,6 +3,7 @@ gfs_test_scripts += \
 	tests/e2e/test_abuse.sh \
 	tests/e2e/test_memory.sh \
 	tests/e2e/test_readers.py \
+	tests/e2e/test_readers_emulated.sh \
 	tests/e2e/test_saves.sh \
 	tests/e2e/test_emulated.sh \
 	tests/e2e/test_cmdline.sh \
