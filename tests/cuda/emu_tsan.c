@@ -59,68 +59,71 @@ static struct emu_clock **place_of(const volatile void *p) {
 }
 
 /* Before and after an atomic: on watched memory it is an access of its own kind, which orders
- * nothing (a kernel's); elsewhere it is how host threads meet. */
-static bool atomic_begin(const volatile void *p, size_t bytes, bool write) {
-    if (emu_race_watches((const void *)p)) {
+ * nothing (a kernel's); elsewhere it is how host threads meet: who reads learns from who wrote
+ * before. */
+static void atomic_begin(const volatile void *p, size_t bytes, bool write) {
+    if (emu_race_watches((const void *)p))
         emu_race_access((const void *)p, bytes, write, true);
-        return false;
-    }
-    emu_race_release(place_of(p));
-    return true;
+    else if (write)
+        emu_race_release(place_of(p));
 }
-static void atomic_end(const volatile void *p, bool orders) {
-    if (orders)
+static void atomic_end(const volatile void *p) {
+    if (!emu_race_watches((const void *)p))
         emu_race_acquire(place_of(p));
 }
 
-#define ATOMIC_RMW(bits, type, name, builtin)                                                      \
-    type __tsan_atomic##bits##_##name(volatile type *p, type v, int order);                        \
-    type __tsan_atomic##bits##_##name(volatile type *p, type v, int order) {                       \
+#define ATOMIC_RMW(bits, name, builtin)                                                            \
+    uint##bits##_t __tsan_atomic##bits##_##name(volatile uint##bits##_t *p, uint##bits##_t v,      \
+                                                int order);                                        \
+    uint##bits##_t __tsan_atomic##bits##_##name(volatile uint##bits##_t *p, uint##bits##_t v,      \
+                                                int order) {                                       \
         (void)order;                                                                               \
-        bool orders = atomic_begin(p, sizeof(type), true);                                         \
-        type was = builtin(p, v, __ATOMIC_SEQ_CST);                                                \
-        atomic_end(p, orders);                                                                     \
+        atomic_begin(p, sizeof(uint##bits##_t), true);                                             \
+        uint##bits##_t was = builtin(p, v, __ATOMIC_SEQ_CST);                                      \
+        atomic_end(p);                                                                             \
         return was;                                                                                \
     }
-#define ATOMIC_CAS(bits, type, name)                                                               \
-    int __tsan_atomic##bits##_compare_exchange_##name(volatile type *p, type *expected, type v,    \
+#define ATOMIC_CAS(bits, name)                                                                     \
+    int __tsan_atomic##bits##_compare_exchange_##name(volatile uint##bits##_t *p,                  \
+                                                      uint##bits##_t *expected, uint##bits##_t v,  \
                                                       int order, int fail_order);                  \
-    int __tsan_atomic##bits##_compare_exchange_##name(volatile type *p, type *expected, type v,    \
+    int __tsan_atomic##bits##_compare_exchange_##name(volatile uint##bits##_t *p,                  \
+                                                      uint##bits##_t *expected, uint##bits##_t v,  \
                                                       int order, int fail_order) {                 \
         (void)order, (void)fail_order;                                                             \
-        bool orders = atomic_begin(p, sizeof(type), true);                                         \
+        atomic_begin(p, sizeof(uint##bits##_t), true);                                             \
         bool done = __atomic_compare_exchange_n(p, expected, v, false, __ATOMIC_SEQ_CST,           \
                                                 __ATOMIC_SEQ_CST);                                 \
-        atomic_end(p, orders);                                                                     \
+        atomic_end(p);                                                                             \
         return done;                                                                               \
     }
-#define ATOMICS(bits, type)                                                                        \
-    type __tsan_atomic##bits##_load(const volatile type *p, int order);                            \
-    type __tsan_atomic##bits##_load(const volatile type *p, int order) {                           \
+#define ATOMICS(bits)                                                                              \
+    uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t *p, int order);        \
+    uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t *p, int order) {       \
         (void)order;                                                                               \
-        bool orders = atomic_begin(p, sizeof(type), false);                                        \
-        type v = __atomic_load_n(p, __ATOMIC_SEQ_CST);                                             \
-        atomic_end(p, orders);                                                                     \
+        atomic_begin(p, sizeof(uint##bits##_t), false);                                            \
+        uint##bits##_t v = __atomic_load_n(p, __ATOMIC_SEQ_CST);                                   \
+        atomic_end(p);                                                                             \
         return v;                                                                                  \
     }                                                                                              \
-    void __tsan_atomic##bits##_store(volatile type *p, type v, int order);                         \
-    void __tsan_atomic##bits##_store(volatile type *p, type v, int order) {                        \
+    void __tsan_atomic##bits##_store(volatile uint##bits##_t *p, uint##bits##_t v, int order);     \
+    void __tsan_atomic##bits##_store(volatile uint##bits##_t *p, uint##bits##_t v, int order) {    \
         (void)order;                                                                               \
-        atomic_begin(p, sizeof(type), true);                                                       \
+        atomic_begin(p, sizeof(uint##bits##_t), true);                                             \
         __atomic_store_n(p, v, __ATOMIC_SEQ_CST);                                                  \
     }                                                                                              \
-    ATOMIC_RMW(bits, type, exchange, __atomic_exchange_n)                                          \
-    ATOMIC_RMW(bits, type, fetch_add, __atomic_fetch_add)                                          \
-    ATOMIC_RMW(bits, type, fetch_sub, __atomic_fetch_sub)                                          \
-    ATOMIC_RMW(bits, type, fetch_and, __atomic_fetch_and)                                          \
-    ATOMIC_RMW(bits, type, fetch_or, __atomic_fetch_or)                                            \
-    ATOMIC_RMW(bits, type, fetch_xor, __atomic_fetch_xor)                                          \
-    ATOMIC_CAS(bits, type, strong)                                                                 \
-    ATOMIC_CAS(bits, type, weak)
-ATOMICS(8, uint8_t)
-ATOMICS(16, uint16_t)
-ATOMICS(32, uint32_t)
-ATOMICS(64, uint64_t)
+    ATOMIC_RMW(bits, exchange, __atomic_exchange_n)                                                \
+    ATOMIC_RMW(bits, fetch_add, __atomic_fetch_add)                                                \
+    ATOMIC_RMW(bits, fetch_sub, __atomic_fetch_sub)                                                \
+    ATOMIC_RMW(bits, fetch_and, __atomic_fetch_and)                                                \
+    ATOMIC_RMW(bits, fetch_or, __atomic_fetch_or)                                                  \
+    ATOMIC_RMW(bits, fetch_xor, __atomic_fetch_xor)                                                \
+    ATOMIC_CAS(bits, strong)                                                                       \
+    ATOMIC_CAS(bits, weak)
+ATOMICS(8)
+ATOMICS(16)
+ATOMICS(32)
+ATOMICS(64)
 
 void __tsan_atomic_thread_fence(int order);
 void __tsan_atomic_signal_fence(int order);

@@ -3,8 +3,10 @@
 #include "config.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -176,6 +178,30 @@ static void a_thread_fills_what_another_copies(struct rig *r) {
         abort();
 }
 
+static atomic_bool flag;
+
+static void *raiser(void *arg) {
+    struct rig *r = arg;
+    if (r->fault)
+        atomic_store(&flag, true);
+    r->pinned[3] = 5.0f;
+    atomic_store(&flag, true);
+    return NULL;
+}
+
+static void a_flag_says_that_a_buffer_is_filled(struct rig *r) {
+    pthread_t thread;
+    atomic_store(&flag, false);
+    if (pthread_create(&thread, NULL, raiser, r) != 0)
+        abort();
+    while (!r->fault && !atomic_load(&flag))
+        sched_yield();
+    must(cudaMemcpyAsync(r->a, r->pinned, N * sizeof *r->a, cudaMemcpyDefault, r->s));
+    must(cudaStreamSynchronize(r->s));
+    if (pthread_join(thread, NULL) != 0)
+        abort();
+}
+
 /* A thread's end orders what it did, a pipe what was written before. */
 static void *piper(void *arg) {
     int *fds = arg;
@@ -262,6 +288,8 @@ static const struct program {
     {a_result_goes_through_two_buffers, "one buffer where two are needed",
      "of pinned allocation 4"},
     {a_thread_fills_what_another_copies, "threads without a mutex", "host thread 2 writes it"},
+    {a_flag_says_that_a_buffer_is_filled, "a flag that is raised too early",
+     "host thread 2 writes it"},
     {buffers_pass_through_a_pipe_and_a_join, "handed over too early", "host thread 2 writes it"},
     {registered_memory_is_watched, "registered memory changed too early", "byte 1020 of pinned"},
     {operations_are_known_by_their_ranges, "columns that overlap", "left"},
