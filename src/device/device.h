@@ -75,6 +75,8 @@ struct device_ops {
     bool host_access;
     /* Rows of logits that are worth computing at once; 0: 512. */
     size_t logits_rows;
+    /* Attention heads are of a multiple of the first many channels, at most the second; 0: any. */
+    size_t head_multiple, head_max;
 
     /* *out is closed by close. -ENODEV: there is no such device here, and err says why. */
     int (*open)(const struct device_args *args, struct device **out, struct err *err);
@@ -158,7 +160,7 @@ struct device_ops {
                          const void *pre, size_t N, size_t C);
 
     /* causal attention. qkv (B,T,3C) with biases added; out (B,T,C); lse (B,NH,T) log-sum-exp kept
-     * for backward. scratch: attention_scratch_bytes. C / NH is a multiple of 8, at most 128. */
+     * for backward. scratch: attention_scratch_bytes. C / NH as head_multiple and head_max say. */
     size_t (*attention_scratch_bytes)(struct device *d, enum dtype t, size_t B, size_t T, size_t C,
                                       size_t NH);
     int (*attention_forward)(struct device *d, struct dev_stream *s, enum dtype t, void *out,

@@ -12,7 +12,7 @@
 #include "device/device.h"
 
 /* Raised when a table or a struct of it changes in any way. */
-enum { PLUGIN_ABI = 2 };
+enum { PLUGIN_ABI = 3 };
 #define PLUGIN_SYMBOL "gatherfs_device_plugin"
 
 struct plugin {

@@ -120,7 +120,8 @@ static int dtypes_choose(struct trainer *t, struct err *err) {
     t->grad_dtype = strcmp(t->config.reduce_dtype, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
     if (t->dtype == DTYPE_F32 && t->grad_dtype == DTYPE_BF16)
         return err_set(err, EINVAL, "reduce_dtype = bf16 needs dtype = bf16, and that is f32");
-    return t->ops->supports(t->dev, t->dtype, err);
+    int rc = t->ops->supports(t->dev, t->dtype, err);
+    return rc != 0 ? rc : model_supported(t->model, t->ops, err);
 }
 
 static int device_open(struct trainer *t, const struct trainer_args *args, struct err *err) {

@@ -121,10 +121,23 @@ static double gpt2_flops_per_token(const struct model *m, size_t T) {
     return 6 * params + 12 * (double)s->layers * C * (double)T;
 }
 
+static int gpt2_supported(const struct model *m, const struct device_ops *ops, struct err *err) {
+    const struct gpt2_shape *s = &((const struct gpt2 *)m)->shape;
+    size_t head = s->width / s->heads;
+    if ((ops->head_multiple != 0 && head % ops->head_multiple != 0) ||
+        (ops->head_max != 0 && head > ops->head_max))
+        return err_set(err, ENOTSUP,
+                       "attention heads of %zu channels (n_embd / n_head): device %s computes "
+                       "multiples of %zu up to %zu; use device = cpu",
+                       head, ops->name, ops->head_multiple, ops->head_max);
+    return 0;
+}
+
 const struct model_kind model_kind_gpt2 = {
     .name = "gpt2",
     .close = gpt2_close,
     .flops_per_token = gpt2_flops_per_token,
+    .supported = gpt2_supported,
     .arena_bytes = gpt2_arena_bytes,
     .forward = gpt2_forward,
     .backward = gpt2_backward,

@@ -8,6 +8,7 @@ struct model_kind {
     const char *name; /* "model_type" of config.json */
     void (*close)(struct model *m);
     double (*flops_per_token)(const struct model *m, size_t T);
+    int (*supported)(const struct model *m, const struct device_ops *ops, struct err *err);
     size_t (*arena_bytes)(const struct model *m, const struct device_ops *ops, struct device *d,
                           enum dtype t, size_t B, size_t T);
     int (*forward)(const struct model *m, uint32_t module, const struct module_call *c);

@@ -34,6 +34,10 @@ double model_flops_per_token(const struct model *m, size_t T) {
     return m->kind->flops_per_token(m, T);
 }
 
+int model_supported(const struct model *m, const struct device_ops *ops, struct err *err) {
+    return m->kind->supported(m, ops, err);
+}
+
 size_t model_arena_bytes(const struct model *m, const struct device_ops *ops, struct device *d,
                          enum dtype t, size_t B, size_t T) {
     return m->kind->arena_bytes(m, ops, d, t, B, T);

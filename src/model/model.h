@@ -59,6 +59,8 @@ uint32_t model_module_tensors(const struct model *m, uint32_t module, const uint
 /* Floating point operations of forward and backward for one token at context T (6N + attention). */
 double model_flops_per_token(const struct model *m, size_t T);
 
+/* 0 if this device can compute it; else -ENOTSUP and the reason. */
+int model_supported(const struct model *m, const struct device_ops *ops, struct err *err);
 /* Bytes of activations of dtype t (one arena) for a microbatch of B x T. The arena is aligned to
  * 256 bytes. */
 size_t model_arena_bytes(const struct model *m, const struct device_ops *ops, struct device *d,

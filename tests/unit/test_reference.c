@@ -26,6 +26,7 @@ struct reader {
     struct model_batch batch;
     double lr, decay, clip, loss;
     bool open, trained;
+    bool skipped; /* the case: the device has no such attention */
     unsigned compared;
 };
 
@@ -41,6 +42,16 @@ static void case_open(struct reader *r, const char *config_text) {
     assert_non_null(fgets(line, sizeof(line), r->file));
     assert_int_equal(sscanf(line, "batch %zu %zu", &B, &T), 2);
     assert_true(B * T <= BATCH_MAX);
+    struct model *m = NULL;
+    struct err err = {0};
+    if (model_open(config_text, &m, &err) != 0)
+        fail_msg("%s", err.text);
+    r->skipped = model_supported(m, r->ops, &err) != 0;
+    model_close(m);
+    if (r->skipped) {
+        print_message("# a case is skipped: %s\n", err.text);
+        return;
+    }
     harness_open(&r->h, r->ops, r->dev, DTYPE_F32, config_text, B, T);
     harness_init(&r->h, SEED);
     harness_tokens(r->tokens, r->targets, B, T, model_vocab(r->h.model));
@@ -112,6 +123,7 @@ static void read_line(struct reader *r, char *line) {
     line[strcspn(line, "\n")] = '\0';
     if (strncmp(line, "case ", 5) == 0) {
         case_close(r);
+        r->skipped = false;
     } else if (strncmp(line, "config ", 7) == 0) {
         case_open(r, line + 7);
     } else if (sscanf(line, "preset %63s", word) == 1) {
@@ -119,6 +131,8 @@ static void read_line(struct reader *r, char *line) {
         assert_int_equal(model_config_text(word, &text, NULL), 0);
         case_open(r, text);
         free(text);
+    } else if (r->skipped) {
+        return;
     } else if (sscanf(line, "optimizer %lf %lf %lf", &r->lr, &r->decay, &r->clip) == 3) {
         return;
     } else if (sscanf(line, "loss %lf", &want) == 1) {
@@ -149,7 +163,7 @@ static void gpt2_agrees_with_pytorch(void **state) {
         fail_msg("%s", err.text);
     while (fgets(line, sizeof(line), r.file) != NULL)
         read_line(&r, line);
-    assert_true(r.compared > 1000);
+    assert_true(r.compared > (device != NULL ? 100u : 1000u));
     case_close(&r);
     r.ops->close(r.dev);
     fclose(r.file);

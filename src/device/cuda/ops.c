@@ -234,6 +234,8 @@ static int ops_init_normal(struct device *d, struct dev_stream *s, float *dst, s
 const struct device_ops device_cuda = {
     .name = CUDA_DEVICE_NAME,
     .host_access = false,
+    .head_multiple = 8,
+    .head_max = 128,
     .open = cuda_open,
     .close = cuda_close,
     .properties = cuda_properties,
