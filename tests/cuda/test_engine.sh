@@ -43,6 +43,13 @@ fails() {
     [ "$2" -ne 0 ] && [ "$2" -ne 124 ] && grep -Eq "$3" "$dir/$1.err"
 }
 
+if [ -x "$GFS_BUILD/tests/unit/test_reference" ]; then
+    GFS_TEST_DEVICE=emulated timeout 300 "$GFS_BUILD/tests/unit/test_reference" >"$dir/reference" 2>&1
+    status=$?
+    [ $status = 0 ] || sed 's/^/# /' "$dir/reference"
+    ok 'GPT-2 and AdamW: what PyTorch computed' $status
+fi
+
 train cpu 1 device=cpu
 ok 'the CPU trains' $?
 train one 1 && near cpu one 1e-5

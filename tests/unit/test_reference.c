@@ -139,7 +139,9 @@ static void read_line(struct reader *r, char *line) {
         train(r);
         compare(r, line, r->loss, want, 1e-5, 0);
     } else if (sscanf(line, "norm %lf", &want) == 1) {
-        compare(r, line, harness_update(&r->h, r->lr, r->decay, r->clip), want, 2e-5, 0);
+        /* AdamW makes more of each step's rounding, which is another one on another device. */
+        compare(r, line, harness_update(&r->h, r->lr, r->decay, r->clip), want,
+                r->ops == &device_cpu ? 2e-5 : 1e-4, 0);
         r->trained = false;
     } else {
         read_value(r, line);
