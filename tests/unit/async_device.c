@@ -5,6 +5,7 @@
 #include "async_device.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -480,6 +481,23 @@ uint64_t async_device_calls(struct device *d) {
 }
 
 uint64_t async_device_waits(void) { return thread_waits; }
+
+void async_device_quiet(bool quiet) {
+    static int kept = -1;
+    if (quiet == (kept >= 0))
+        return;
+    fflush(stderr);
+    if (quiet) {
+        int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        kept = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+        must(nowhere >= 0 && kept >= 0 && dup2(nowhere, STDERR_FILENO) >= 0, "quiet");
+        close(nowhere);
+    } else {
+        (void)dup2(kept, STDERR_FILENO);
+        close(kept);
+        kept = -1;
+    }
+}
 
 void async_device_gate(struct device *d, bool shut) {
     pthread_mutex_lock(&d->lock);

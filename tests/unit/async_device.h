@@ -40,6 +40,9 @@ uint64_t async_device_calls(struct device *d);
 /* How often the calling thread has called event_synchronize on an event of the TAKE stream. */
 uint64_t async_device_waits(void);
 
+/* What goes to stderr from now on goes nowhere, or again where it went before. */
+void async_device_quiet(bool quiet);
+
 /* While it is shut, event_synchronize does not return to other threads than the one that shut it.
  * Opening it returns when all who stood there have gone on. */
 void async_device_gate(struct device *d, bool shut);

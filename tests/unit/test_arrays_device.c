@@ -517,6 +517,19 @@ static void device_that_fails_under_two_threads_hangs_nobody(void **state) {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 #define T_SMALL(f) cmocka_unit_test_setup_teardown(f, setup_small, teardown)
 
+/* More failures than one wants to read of. */
+static int quiet(void **state) {
+    (void)state;
+    async_device_quiet(true);
+    return 0;
+}
+
+static int loud(void **state) {
+    (void)state;
+    async_device_quiet(false);
+    return 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         T(hold_on_content_is_owed_then_staged_then_done),
@@ -534,11 +547,12 @@ int main(void) {
         T_SMALL(service_thread_goes_on_while_the_main_thread_waits_for_room),
         T_SMALL(cancel_while_the_main_thread_waits_for_room),
         T(threads_of_the_stage_wake_the_service_thread),
-        cmocka_unit_test(copy_that_fails_fails_its_hold),
+        cmocka_unit_test_setup_teardown(copy_that_fails_fails_its_hold, quiet, loud),
         T(failed_hold_can_be_tried_again),
         cmocka_unit_test(copies_under_a_writer_are_of_one_version),
         cmocka_unit_test(copies_are_of_one_version_when_threads_of_the_stage_drain),
-        cmocka_unit_test(device_that_fails_under_two_threads_hangs_nobody),
+        cmocka_unit_test_setup_teardown(device_that_fails_under_two_threads_hangs_nobody, quiet,
+                                        loud),
     };
     alarm(WORLD_DEADLINE_SECONDS);
     log_set_level(LEVEL_ERROR);

@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -321,6 +322,7 @@ struct other_thread {
     struct rig *r;
     struct stage_copy *copy;
     bool result;
+    atomic_bool through;
 };
 
 static void *drain_main(void *arg) {
@@ -333,6 +335,7 @@ static void *cancel_main(void *arg) {
     struct other_thread *o = arg;
     stage_cancel(o->r->stage, o->copy);
     memset(o->copy->dst, 0, o->copy->bytes);
+    atomic_store(&o->through, true);
     return NULL;
 }
 
@@ -340,6 +343,7 @@ static void *room_main(void *arg) {
     struct other_thread *o = arg;
     stage_make_room(o->r->stage);
     o->result = stage_queue(o->r->stage, o->copy, true);
+    atomic_store(&o->through, true);
     return NULL;
 }
 
@@ -351,7 +355,8 @@ static void while_draining(void *(*what)(void *), struct other_thread *o) {
                      0);
     async_device_wait_gate(o->r->dev);
     assert_int_equal(pthread_create(&waiting, NULL, what, o), 0);
-    usleep(2000); /* so that it is likely to have begun */
+    usleep(50000); /* it has begun, and if it did not wait it would be through */
+    assert_false(atomic_load(&o->through));
     async_device_gate(o->r->dev, false);
     assert_int_equal(pthread_join(draining, NULL), 0);
     assert_int_equal(pthread_join(waiting, NULL), 0);
@@ -592,6 +597,19 @@ static void upload_that_fails_says_so(void **state) {
     rig_close(&r);
 }
 
+/* More failures than one wants to read of. */
+static int quiet(void **state) {
+    (void)state;
+    async_device_quiet(true);
+    return 0;
+}
+
+static int loud(void **state) {
+    (void)state;
+    async_device_quiet(false);
+    return 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(host_that_reads_device_memory_dies),
@@ -607,7 +625,8 @@ int main(void) {
         cmocka_unit_test(cancel_waits_for_the_piece_that_is_drained),
         cmocka_unit_test(room_comes_from_the_piece_that_another_drains),
         cmocka_unit_test(others_go_on_while_one_waits_for_the_device),
-        cmocka_unit_test(device_that_fails_anywhere_gives_errors_and_no_wrong_content),
+        cmocka_unit_test_setup_teardown(
+            device_that_fails_anywhere_gives_errors_and_no_wrong_content, quiet, loud),
         cmocka_unit_test(lost_slot_fails_all_that_follows),
         cmocka_unit_test(stage_that_cannot_be_opened_leaves_nothing),
         cmocka_unit_test(upload_is_whole_when_it_returns),
