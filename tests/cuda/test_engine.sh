@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # The engine on the emulated GPU: the trainer of tests/mpi, whole, in every order of streams, held against the CPU.
+# An argument is a regular expression: only the cases that it matches.
+# shellcheck disable=SC2016,SC2317 # the code of a case is expanded, and its functions are called, where it runs
 set -u
+only=${1-}
 . "${GFS_SRC:?}/tests/mpi/launch.sh"
 driver=${GFS_BUILD:?}/tests/mpi/trainer_driver
 dir=$(mktemp -d "${TMPDIR:-/tmp}/gfs-engine-XXXXXX") || exit 99
@@ -25,6 +28,9 @@ train() {
         >"$dir/$name" 2>"$dir/$name.err" || { sed 's/^/# /' "$dir/$name.err" | tail -n 5; return 1; }
 }
 
+# need NAME RANKS KNOB=VALUE...: what several cases are held against, trained once.
+need() { [ -e "$dir/$1.there" ] || { train "$@" && : >"$dir/$1.there"; }; }
+
 # near A B LIMIT: all arrays and losses.
 near() {
     "$driver" --compare "$dir/$1.d" "$dir/$2.d" >"$dir/compare" || return 1
@@ -43,83 +49,85 @@ fails() {
     [ "$2" -ne 0 ] && [ "$2" -ne 124 ] && grep -Eq "$3" "$dir/$1.err"
 }
 
+# check NAME CODE: a case.
+check() {
+    [[ $1 =~ $only ]] || return 0
+    eval "$2"
+    ok "$1" $?
+}
+
+reference() {
+    GFS_TEST_DEVICE=emulated timeout 300 "$GFS_BUILD/tests/unit/test_reference" >"$dir/reference" 2>&1 && return
+    sed 's/^/# /' "$dir/reference"
+    return 1
+}
 if [ -x "$GFS_BUILD/tests/unit/test_reference" ]; then
-    GFS_TEST_DEVICE=emulated timeout 300 "$GFS_BUILD/tests/unit/test_reference" >"$dir/reference" 2>&1
-    status=$?
-    [ $status = 0 ] || sed 's/^/# /' "$dir/reference"
-    ok 'GPT-2 and AdamW: what PyTorch computed' $status
+    check 'GPT-2 and AdamW: what PyTorch computed' reference
 fi
 
-train cpu 1 device=cpu
-ok 'the CPU trains' $?
-train one 1 && near cpu one 1e-5
-ok 'one rank: what the CPU gets' $?
+cpu='need cpu 1 device=cpu'
+one='need one 1'
+check 'the CPU trains' "$cpu"
+check 'one rank: what the CPU gets' "$cpu && $one && near cpu one 1e-5"
 for order in eager random; do
     for seed in 1 2; do
-        EMU_ORDER=$order EMU_SEED=$seed train order 1 && same one order
-        ok "one rank, streams run $order, seed $seed: the same bits" $?
+        check "one rank, streams run $order, seed $seed: the same bits" \
+            "$one && EMU_ORDER=$order EMU_SEED=$seed train order 1 && same one order"
     done
 done
-train micro 1 micro_batch=2 && near one micro 1e-5
-ok 'one rank, microbatches of 2: what one gives' $?
-train root 1 wrap=none && same one root
-ok 'one rank, one unit: the same bits' $?
+check 'one rank, microbatches of 2: what one gives' "$one && train micro 1 micro_batch=2 && near one micro 1e-5"
+check 'one rank, one unit: the same bits' "$one && train root 1 wrap=none && same one root"
 
-train bf16 1 dtype=bf16 && near cpu bf16 2e-2
-ok 'one rank, bf16: within 2e-2 of f32' $?
-train grads16 1 dtype=bf16 reduce_dtype=bf16 && near cpu grads16 2e-2
-ok 'one rank, gradients in bf16 too: within 2e-2' $?
-EMU_ORDER=random EMU_SEED=3 train order 1 dtype=bf16 micro_batch=2 && train micro 1 dtype=bf16 micro_batch=2 && same micro order
-ok 'one rank, bf16, streams in another order: the same bits' $?
+check 'one rank, bf16: within 2e-2 of f32' "$cpu && need bf16 1 dtype=bf16 && near cpu bf16 2e-2"
+check 'one rank, gradients in bf16 too: within 2e-2' \
+    "$cpu && train grads16 1 dtype=bf16 reduce_dtype=bf16 && near cpu grads16 2e-2"
+check 'one rank, bf16, streams in another order: the same bits' \
+    'EMU_ORDER=random EMU_SEED=3 train order 1 dtype=bf16 micro_batch=2 &&
+        train micro 1 dtype=bf16 micro_batch=2 && same micro order'
 
 for home in host "file:$dir"; do
     for dtype in f32 bf16; do
-        EMU_ORDER=random train away 1 dtype=$dtype offload="optimizer=$home" && same "${dtype/f32/one}" away
-        ok "one rank, $dtype, optimizer state in ${home%%:*}: the same bits as without" $?
+        check "one rank, $dtype, optimizer state in ${home%%:*}: the same bits as without" \
+            "need ${dtype/f32/one} 1 dtype=$dtype && EMU_ORDER=random train away 1 dtype=$dtype 'offload=optimizer=$home' &&
+                same ${dtype/f32/one} away"
     done
 done
 
 # 1.6 M parameters, 16 bytes each, and 72 MB of workspaces: half of the moments' 13 MB is what lacks.
 sed 's/"n_embd": 24/"n_embd": 128/; s/"n_layer": 2/"n_layer": 8/; s/"n_head": 3/"n_head": 4/' "$dir/config.json" >"$dir/wide.json"
-for offload in none optimizer=host; do
-    EMU_MEMORY=92000000 train "wide.${offload%=*}" 1 model="$dir/wide.json" steps=1 offload=$offload
-    status=$?
-    if [ $offload = none ]; then
-        fails wide.none $status 'for exp_avg on device emulated: cudaMalloc .*out of memory'
-        ok 'a GPU that is too small for the optimizer state refuses it' $?
-    else
-        ok 'a GPU that is too small for the optimizer state trains with it in host memory' $status
-    fi
-done
+small() { EMU_MEMORY=92000000 train "$1" 1 model="$dir/wide.json" steps=1 offload="$2"; }
+check 'a GPU that is too small for the optimizer state refuses it' \
+    "small wide none; fails wide \$? 'for exp_avg(_sq)? on device emulated: cudaMalloc .*out of memory'"
+check 'a GPU that is too small for the optimizer state trains with it in host memory' 'small wide optimizer=host'
 
 if have_mpi; then
     for n in 2 3; do
         for comm in node mpi; do
-            train "n$n" "$n" comm=$comm && near one "n$n" 1e-5
-            ok "$n ranks on one GPU, comm $comm: what one rank gets" $?
+            check "$n ranks on one GPU, comm $comm: what one rank gets" \
+                "$one && need n$n.$comm $n comm=$comm && near one n$n.$comm 1e-5"
         done
-        EMU_ORDER=random EMU_SEED=$n train again "$n" comm=mpi && same "n$n" again
-        ok "$n ranks on one GPU, streams in another order: the same bits" $?
-        EMU_DEVICES=$n train nccl "$n" comm=nccl && near one nccl 1e-5
-        ok "$n ranks on $n GPUs, comm nccl: what one rank gets" $?
-        EMU_DEVICES=$n EMU_ORDER=random train again "$n" && grep -q 'comm nccl' "$dir/again" && same nccl again
-        ok "$n ranks on $n GPUs: nccl is chosen, and repeats bit for bit" $?
-        EMU_DEVICES=$n train nccl16 "$n" comm=nccl dtype=bf16 reduce_dtype=bf16 micro_batch=1 && near cpu nccl16 2e-2
-        ok "$n ranks on $n GPUs, all in bf16: within 2e-2" $?
+        check "$n ranks on one GPU, streams in another order: the same bits" \
+            "need n$n.mpi $n comm=mpi && EMU_ORDER=random EMU_SEED=$n train again $n comm=mpi && same n$n.mpi again"
+        nccl="EMU_DEVICES=$n need nccl$n $n comm=nccl"
+        check "$n ranks on $n GPUs, comm nccl: what one rank gets" "$one && $nccl && near one nccl$n 1e-5"
+        check "$n ranks on $n GPUs: nccl is chosen, and repeats bit for bit" \
+            "$nccl && EMU_DEVICES=$n EMU_ORDER=random train again $n && grep -q 'comm nccl' '$dir/again' && same nccl$n again"
+        check "$n ranks on $n GPUs, all in bf16: within 2e-2" \
+            "$cpu && EMU_DEVICES=$n train nccl16 $n comm=nccl dtype=bf16 reduce_dtype=bf16 micro_batch=1 &&
+                near cpu nccl16 2e-2"
     done
-    train few1 1 global_batch=2 && EMU_DEVICES=3 train few3 3 global_batch=2 && near few1 few3 1e-5
-    ok 'ranks without a sequence add nothing and take part' $?
-    EMU_DEVICES=2 train away 2 dtype=bf16 offload=optimizer=host && EMU_DEVICES=2 train here 2 dtype=bf16 && same here away
-    ok '2 ranks, optimizer state in host memory: the same bits as without' $?
+    check 'ranks without a sequence add nothing and take part' \
+        'train few1 1 global_batch=2 && EMU_DEVICES=3 train few3 3 global_batch=2 && near few1 few3 1e-5'
+    check '2 ranks, optimizer state in host memory: the same bits as without' \
+        'EMU_DEVICES=2 train away 2 dtype=bf16 offload=optimizer=host && EMU_DEVICES=2 train here 2 dtype=bf16 && same here away'
 
-    train shared 2 comm=nccl
-    fails shared $? 'share a GPU, which NCCL refuses; use comm = node or mpi'
-    ok 'nccl between ranks on one GPU is refused with what would do' $?
-    EMU_DEVICES=2 NCCL_DOUBLE_HANG=1:7 LAUNCH_SECONDS=60 train hang 2 comm=nccl comm_timeout=1
-    fails hang $? 'no progress|did not|timed out|within'
-    ok 'a rank that never answers ends the others' $?
-    EMU_DEVICES=2 NCCL_DOUBLE_ASYNC_ERROR=1:9 LAUNCH_SECONDS=60 train async 2 comm=nccl comm_timeout=5
-    fails async $? nccl
-    ok 'an asynchronous error of nccl ends the step' $?
+    check 'nccl between ranks on one GPU is refused with what would do' \
+        "train shared 2 comm=nccl; fails shared \$? 'share a GPU, which NCCL refuses; use comm = node or mpi'"
+    check 'a rank that never answers ends the others' \
+        "EMU_DEVICES=2 NCCL_DOUBLE_HANG=1:7 LAUNCH_SECONDS=60 train hang 2 comm=nccl comm_timeout=1
+            fails hang \$? 'no progress|did not|timed out|within'"
+    check 'an asynchronous error of nccl ends the step' \
+        "EMU_DEVICES=2 NCCL_DOUBLE_ASYNC_ERROR=1:9 LAUNCH_SECONDS=60 train async 2 comm=nccl comm_timeout=5
+            fails async \$? nccl"
 fi
 finish

@@ -550,7 +550,8 @@ static void a_failure_of_one_rank_ends_the_other(void **state) {
     }
 }
 
-int main(void) {
+/* An argument is a pattern of names: those tests alone. */
+int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_are_gathered_and_sums_scattered_in_both_dtypes),
         cmocka_unit_test(buffers_may_be_in_place_and_nothing_may_be_moved),
@@ -566,5 +567,6 @@ int main(void) {
         cmocka_unit_test(every_call_may_fail_and_is_reported),
         cmocka_unit_test(a_failure_of_one_rank_ends_the_other),
     };
+    cmocka_set_test_filter(argc > 1 ? argv[1] : NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
