@@ -14,26 +14,18 @@
 
 #include "base/file.h"
 
-/* What has to be there before the plugin is worth the time of opening it: cuBLASLt alone costs a
- * second and 200 MB. NULL: nothing. */
+/* driver: what has to be there before the plugin is worth the time of opening it (cuBLASLt alone
+ * costs a second and 200 MB), or NULL. folder: where it is if not beside this program; that of
+ * tests is not installed. */
 static const struct {
-    const char *name, *file, *driver;
+    const char *name, *file, *driver, *folder;
 } plugins[] = {
-    {"cuda", "gatherfs_cuda.so", "libcuda.so.1"},
+    {"cuda", "gatherfs_cuda.so", "libcuda.so.1", GFS_LIBEXECDIR},
 #ifdef GFS_EMULATION
-    {"emulated", "gatherfs_emulated.so", NULL},
+    {"emulated", "gatherfs_emulated.so", NULL, GFS_BUILD_DIR},
 #endif
 };
 enum { PLUGINS = sizeof(plugins) / sizeof(plugins[0]) };
-
-/* Beside the programs that are not installed, too, where tests have plugins of their own. */
-static const char *const folders[] = {
-    GFS_LIBEXECDIR,
-#ifdef GFS_BUILD_DIR
-    GFS_BUILD_DIR,
-#endif
-};
-enum { FOLDERS = sizeof(folders) / sizeof(folders[0]) };
 
 static size_t plugin_at(const char *name) {
     size_t i = 0;
@@ -44,19 +36,19 @@ static size_t plugin_at(const char *name) {
 
 bool plugin_has(const char *name) { return plugin_at(name) < PLUGINS; }
 
-static int plugin_path(const char *file, char *out, size_t cap_bytes, struct err *err) {
+static int plugin_path(size_t at, char *out, size_t cap_bytes, struct err *err) {
     char beside[PATH_MAX];
     int rc = file_exe_dir(beside, sizeof(beside));
     if (rc == 0)
-        rc = file_path(out, cap_bytes, "%s/%s", beside, file);
+        rc = file_path(out, cap_bytes, "%s/%s", beside, plugins[at].file);
     if (rc == 0 && access(out, R_OK) == 0)
         return 0;
-    for (size_t i = 0; i < FOLDERS; i++)
-        if (file_path(out, cap_bytes, "%s/%s", folders[i], file) == 0 && access(out, R_OK) == 0)
-            return 0;
+    rc = file_path(out, cap_bytes, "%s/%s", plugins[at].folder, plugins[at].file);
+    if (rc == 0 && access(out, R_OK) == 0)
+        return 0;
     return err_set(err, ENODEV,
                    "%s is neither beside this program nor in %s: gatherfs was built without it",
-                   file, GFS_LIBEXECDIR);
+                   plugins[at].file, plugins[at].folder);
 }
 
 static int plugin_check(const char *path, const struct plugin *p, const char *name,
@@ -79,7 +71,7 @@ static int plugin_check(const char *path, const struct plugin *p, const char *na
 /* flags: of dlopen, besides the usual. NULL: err says why not. */
 static const struct plugin *plugin_open(size_t at, int flags, struct err *err) {
     char path[PATH_MAX];
-    if (plugin_path(plugins[at].file, path, sizeof(path), err) != 0)
+    if (plugin_path(at, path, sizeof(path), err) != 0)
         return NULL;
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | flags);
     if (handle == NULL) {
