@@ -105,6 +105,32 @@ static void describe(cudaError_t e, char *out, size_t cap_bytes) {
              advice != NULL ? "; " : "", advice != NULL ? advice : "");
 }
 
+/* Errors of execution: every later call returns them too, and it was the first that said where. */
+static bool sticks(cudaError_t e) {
+    switch (e) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorECCUncorrectable:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool is_said(struct device *d, cudaError_t e) {
+    pthread_mutex_lock(&d->why_mutex);
+    bool said = sticks(e) && strstr(d->why, cudaGetErrorName(e)) != NULL;
+    pthread_mutex_unlock(&d->why_mutex);
+    return said;
+}
+
 static void keep(struct device *d, const char *reason, const char *fmt, va_list ap) {
     struct err text = {0};
     vsnprintf(text.text, sizeof(text.text), fmt, ap);
@@ -123,6 +149,8 @@ int cuda_check(struct device *d, cudaError_t e, const char *fmt, ...) {
     char reason[ERR_TEXT_BYTES];
     describe(e, reason, sizeof(reason));
     cudaGetLastError(); /* else the next launch would report it again */
+    if (is_said(d, e))
+        return -cuda_errno(e);
     va_list ap;
     va_start(ap, fmt);
     keep(d, reason, fmt, ap);
