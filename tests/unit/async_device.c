@@ -59,6 +59,7 @@ struct device {
     pthread_cond_t gate_moved;
     bool shut;
     uint32_t at_gate;
+    uint64_t arrived, let_through; /* at the gate: in order */
     pthread_t gate_keeper;
 };
 
@@ -348,9 +349,10 @@ static int async_event_synchronize(struct device *d, struct dev_event *e) {
     pthread_mutex_lock(&d->lock);
     bool take = e->kind == DEV_STREAM_TAKE;
     thread_waits += take;
+    uint64_t number = ++d->arrived;
     d->at_gate++;
     pthread_cond_broadcast(&d->gate_moved);
-    while (d->shut && !pthread_equal(d->gate_keeper, pthread_self()))
+    while (d->shut && number > d->let_through && !pthread_equal(d->gate_keeper, pthread_self()))
         pthread_cond_wait(&d->gate_moved, &d->lock);
     d->at_gate--;
     pthread_cond_broadcast(&d->gate_moved);
@@ -505,6 +507,15 @@ void async_device_gate(struct device *d, bool shut) {
     d->gate_keeper = pthread_self();
     pthread_cond_broadcast(&d->gate_moved);
     while (!shut && d->at_gate != 0)
+        pthread_cond_wait(&d->gate_moved, &d->lock);
+    pthread_mutex_unlock(&d->lock);
+}
+
+void async_device_next_at_gate(struct device *d) {
+    pthread_mutex_lock(&d->lock);
+    d->let_through = d->arrived;
+    pthread_cond_broadcast(&d->gate_moved);
+    while (d->arrived == d->let_through)
         pthread_cond_wait(&d->gate_moved, &d->lock);
     pthread_mutex_unlock(&d->lock);
 }

@@ -48,5 +48,7 @@ void async_device_quiet(bool quiet);
 void async_device_gate(struct device *d, bool shut);
 /* Waits until a thread stands at the gate. */
 void async_device_wait_gate(struct device *d);
+/* Lets those go on who stand at the gate, and waits until a thread stands there again. */
+void async_device_next_at_gate(struct device *d);
 
 #endif

@@ -267,12 +267,13 @@ static void copies_go_on_after_a_break(void **state) {
     reserve(r, 1, ARRAY_MASK_STATE, 0);
     fix(r, 1);
     double start = now_seconds();
+    async_device_gate(r->w.dev, true);
+    async_device_wait_gate(r->w.dev);
     for (int i = 0; i < 32; i++) {
-        async_device_gate(r->w.dev, true);
-        async_device_wait_gate(r->w.dev);
         usleep(25000);
-        async_device_gate(r->w.dev, false);
+        async_device_next_at_gate(r->w.dev);
     }
+    async_device_gate(r->w.dev, false);
     assert_true(now_seconds() - start < 5);
     heard_done(r, 1, 1, 0);
 }
