@@ -34,7 +34,8 @@ struct kernel_cases {
     const struct device_ops *reference_ops; /* f32; host_access */
     struct device *reference;               /* open, borrowed */
     const struct device_ops *ops;
-    struct device *device; /* open, borrowed */
+    struct device *device; /* open, borrowed. With tensor_cores its f32 products may be by TF32, and
+                              then farther off than their cases allow. */
     const char *only;      /* cases whose name begins so; "" is all */
     bool large; /* also the sizes of a training step, and more elements than 32 bits count: for a
                  * real device with memory of that size */
@@ -119,7 +120,7 @@ int32_t *kc_index_values(struct kc_tensor *x);
  * f32, 2e-2 for bf16): an f32 output that no rounding to bf16 precedes deserves 1e-5. 0: the
  * reference's value, rounded to the dtype, bit for bit. */
 void kc_limit(struct kc_tensor *x, double limit);
-/* Begins every tensor of t, g and f32 this many of its elements behind an aligned address. */
+/* Begins every tensor of floats this many of its elements behind an aligned address. */
 void kc_shift(struct kc *k, size_t elems);
 
 /* One operation, or several, on a side; 0 or -errno. */

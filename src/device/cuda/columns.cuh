@@ -10,13 +10,15 @@
 
 #include "device/cuda/vec.cuh"
 
-/* Rows of blocks for sums of `sums` values a column: enough to fill the GPU, and no more than
- * call->work takes. Each thread gets some rows, or stage two would have most of the work. */
+/* Rows of blocks for sums of `sums` values a column: as many as the GPU runs at once, or partial
+ * sums would be many, and no more than call->work takes. Each thread gets some rows, or stage two
+ * would have most of the work. */
 static inline unsigned column_parts(const struct cuda_call *c, size_t N, size_t C, int E,
                                     size_t sums) {
-    enum { ROWS_A_THREAD = 4 };
-    size_t parts =
-        size_min(column_grid(c, N, C, E).y, ceil_div(N, (size_t)COLUMN_ROWS * ROWS_A_THREAD));
+    enum { ROWS_A_THREAD = 4, BLOCKS_AT_ONCE = 4 /* with up to 64 registers */ };
+    size_t tiles = ceil_div(C, (size_t)COLUMN_LANES * E);
+    size_t parts = size_min(ceil_div((size_t)c->sm_count * BLOCKS_AT_ONCE, tiles),
+                            ceil_div(N, (size_t)COLUMN_ROWS * ROWS_A_THREAD));
     size_t fit = CUDA_WORK_BYTES / (sums * C * sizeof(float));
     return (unsigned)size_max(1, size_min(parts, fit));
 }

@@ -19,10 +19,13 @@ template <int E, bool SQUARES> GFS_DEVICE double sum_at(const float *in) {
     return sum;
 }
 
+enum { SUM_BLOCKS_PER_SM = 8 /* all that an SM holds: partial sums are as many */ };
+
 /* partial (gridDim.x). Which elements a thread adds depends on the grid alone, and it on the number
  * of SMs. Estimate: reads 4 bytes an element; a conversion and an addition in double each. */
 template <int E, bool SQUARES>
-__global__ void sum_kernel(double *partial, const float *in, struct flat f) {
+__global__ void __launch_bounds__(FLAT_THREADS, SUM_BLOCKS_PER_SM)
+    sum_kernel(double *partial, const float *in, struct flat f) {
     SMEM(double, shared, [FLAT_THREADS / WARP]);
     double sum = 0;
 #pragma unroll 4
@@ -50,7 +53,7 @@ template <bool SQUARES>
 static cudaError_t sum_of(const struct cuda_call *c, double *out, const float *in, size_t elems) {
     enum { E = vec_of<float>::elems };
     struct flat f = flat_of<E>(elems, in);
-    unsigned blocks = (unsigned)size_min(flat_grid(c, f), CUDA_WORK_BYTES / sizeof(double));
+    unsigned blocks = (unsigned)size_min(flat_grid(c, f), (size_t)c->sm_count * SUM_BLOCKS_PER_SM);
     double *partial = static_cast<double *>(c->work);
     if (elems > 0) {
         LAUNCH((sum_kernel<E, SQUARES>), blocks, FLAT_THREADS, 0, c->stream, partial, in, f);
@@ -91,7 +94,7 @@ GFS_DEVICE float adamw_one(const struct adamw_factors &f, float p, float *exp_av
     return fmaf(f.step, __fdiv_rn(m, denominator), __fmul_rn(p, f.keep));
 }
 
-/* copy is NULL where copies is false. */
+/* copy is NULL where COPY is false. */
 template <typename T, int E, bool COPY>
 GFS_DEVICE void adamw_at(const struct adamw_factors &f, float *param, float *exp_avg,
                          float *exp_avg_sq, const float *grad, T *copy) {
@@ -174,15 +177,16 @@ GFS_DEVICE uint4 philox(uint4 x, uint2 key) {
     return x;
 }
 
+/* The angle is 2 pi b / 2^32; sincospi has no part that needs memory of its own. */
 GFS_DEVICE void normal_pair(uint32_t a, uint32_t b, double *first, double *second) {
-    double radius = sqrt(-2.0 * log(((double)a + 1.0) * 0x1p-32));
-    double angle = 6.283185307179586477 * ((double)b * 0x1p-32);
-    *first = radius * cos(angle);
-    *second = radius * sin(angle);
+    double radius = sqrt(-2.0 * log(((double)a + 1.0) * 0x1p-32)), sine, cosine;
+    sincospi((double)b * 0x1p-31, &sine, &cosine);
+    *first = radius * cosine;
+    *second = radius * sine;
 }
 
 /* Numbers first to first + elems - 1; a thread makes the four of a counter. Runs once in a model's
- * life: two logarithms and four sines in double for four numbers. */
+ * life: two logarithms and two sines with their cosines, in double, for four numbers. */
 __global__ void init_normal_kernel(float *dst, size_t elems, uint64_t seed, uint64_t sequence,
                                    uint64_t first, float mean, float std) {
     uint64_t block = first / 4 + grid_first(), last = (first + (elems - 1)) / 4;

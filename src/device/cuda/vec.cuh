@@ -150,7 +150,9 @@ static inline size_t ceil_div(size_t a, size_t b) { return a / b + (a % b != 0);
 static inline size_t size_min(size_t a, size_t b) { return a < b ? a : b; }
 static inline size_t size_max(size_t a, size_t b) { return a > b ? a : b; }
 
-enum { FLAT_THREADS = 256, FLAT_BLOCKS_PER_SM = 8 /* 2048 threads: all that an SM holds */ };
+/* More blocks than an SM holds at once, so that no SM waits long for another at the end, and few
+ * enough that what a thread does beside its vectors does not count. */
+enum { FLAT_THREADS = 256, FLAT_BLOCKS_PER_SM = 64 };
 
 /* Blocks of FLAT_THREADS for so many threads' worth of work, at least one. */
 static inline unsigned flat_blocks(const struct cuda_call *c, size_t work) {
