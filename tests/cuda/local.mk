@@ -113,3 +113,5 @@ EXTRA_DIST += tests/cuda/race.syms tests/cuda/race_plugin.c \
 	tests/cuda/test_race.c tests/cuda/test_race_kernels.cu \
 	tests/cuda/emu_race.c tests/cuda/emu_race_none.c tests/cuda/emu_race_shadow.c \
 	tests/cuda/emu_race_shadow.h tests/cuda/emu_race_sync.h tests/cuda/emu_tsan.c
+# Whatever the configuration that makes the distribution.
+EXTRA_DIST += tests/cuda/test_engine.sh tests/cuda/test_injection.sh tests/cuda/test_races.sh
