@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tests/cuda/double_nccl_world.h"
 #include "tests/cuda/emu_memory.h"
@@ -39,6 +40,7 @@ struct ncclComm {
     struct task *next; /* DOING_QUEUE: not on its stream yet */
     pthread_t issuer;
     unsigned questions; /* until it is */
+    bool in_call;       /* issuer has not come back from its call */
     cudaEvent_t last;   /* behind the collective that was queued last */
     size_t queued;      /* on streams, not done */
     struct ncclComm *older;
@@ -52,6 +54,7 @@ struct fault {
     uint64_t call;
 };
 static struct fault hang = {-1, 0}, async_error = {-1, 0};
+static unsigned slow_ms; /* of each collective's call */
 static bool environment_read;
 
 /* ---- faults ---- */
@@ -90,6 +93,12 @@ void double_nccl_async_error(int rank, uint64_t call) {
     emu_lock();
     environment();
     async_error = (struct fault){rank, call};
+    emu_unlock();
+}
+
+void double_nccl_slow_calls(unsigned ms) {
+    emu_lock();
+    slow_ms = ms;
     emu_unlock();
 }
 
@@ -272,6 +281,8 @@ static void go_on(struct ncclComm *comm) {
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError) {
     emu_lock();
     comm_check(__func__, comm);
+    if (comm->in_call && !pthread_equal(comm->issuer, pthread_self()))
+        emu_die(__func__, "another thread is in a call of this communicator");
     go_on(comm);
     *asyncError = comm->error != ncclSuccess     ? comm->error
                   : comm->doing != DOING_NOTHING ? ncclInProgress
@@ -421,6 +432,18 @@ static void task_check(const char *call, const struct task *t) {
         emu_die(call, "the buffers overlap, and not as a call in place has them");
 }
 
+/* Others go on meanwhile. */
+static void call_takes_time(struct ncclComm *comm) {
+    unsigned ms = slow_ms;
+    if (ms == 0)
+        return;
+    comm->in_call = true;
+    emu_unlock();
+    (void)nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
+    emu_lock();
+    comm->in_call = false;
+}
+
 static ncclResult_t collective(const char *call, enum exchange_kind kind, const void *send,
                                void *recv, size_t elems, ncclDataType_t type, ncclComm_t comm,
                                cudaStream_t stream) {
@@ -455,6 +478,7 @@ static ncclResult_t collective(const char *call, enum exchange_kind kind, const 
     comm->doing = DOING_QUEUE;
     comm->issuer = pthread_self();
     comm->questions = QUESTIONS;
+    call_takes_time(comm);
     emu_unlock();
     return ncclInProgress;
 }

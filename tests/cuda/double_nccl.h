@@ -21,8 +21,10 @@
  * What ends the program (emu_die): ranks that do not agree on the kind, count or dtype of a
  * collective or on the world; another dtype than f32 and bf16 and another reduction than a sum;
  * buffers that are not device memory of the communicator's device, or shorter than the call needs,
- * or overlap otherwise than in place; the default stream, or a stream of another device; a blocking
- * communicator; ncclCommDestroy before a finalize is done; a handle that is gone.
+ * or overlap otherwise than in place; two threads at once in calls of one communicator, but for an
+ * abort (NCCL would free the work of the call twice); the default stream, or a stream of another
+ * device; a blocking communicator; ncclCommDestroy before a finalize is done; a handle that is
+ * gone.
  *
  * Environment, read once: a number is that of a rank's collectives in one communicator, from 1;
  *   NCCL_DOUBLE_HANG=RANK:N         rank's Nth never ends by itself; N 0: it never joins
@@ -38,6 +40,8 @@
 /* The same as the environment's; rank -1: none. For communicators made before and after. */
 void double_nccl_hang(int rank, uint64_t call);
 void double_nccl_async_error(int rank, uint64_t call);
+/* How long the call of a collective takes until it comes back; 0: no time. */
+void double_nccl_slow_calls(unsigned ms);
 
 /* Communicators of this process that are neither destroyed nor aborted. */
 size_t double_nccl_open_count(void);

@@ -223,6 +223,30 @@ static void any_number_may_be_in_flight(void **state) {
     ranks_must_pass(2, WITHIN_S, body_many, &w);
 }
 
+/* NCCL does not suffer two threads in one communicator, and the watchdog comes by while a call
+ * takes its time. */
+static void body_slow_calls(unsigned rank, void *arg) {
+    const struct world *w = arg;
+    struct gpu g;
+    struct err err = {0};
+    open_world(&g, w, rank);
+    float *p = rank_alloc(4);
+    double_nccl_slow_calls(150);
+    for (int i = 0; i < 4; i++)
+        RANK_CHECK(collective_nccl.all_gather(g.c, g.gather, p, p, DTYPE_F32, 1) == 0);
+    double_nccl_slow_calls(0);
+    RANK_CHECK(cudaStreamSynchronize(g.gather->call.stream) == cudaSuccess);
+    int rc = collective_nccl.check(g.c, &err);
+    rank_check(rc == 0, err.text, __FILE__, __LINE__);
+    close_world(&g);
+}
+
+static void one_thread_at_a_time_is_in_nccl(void **state) {
+    (void)state;
+    struct world w = world_of(1, 0.4);
+    ranks_must_pass(1, WITHIN_S, body_slow_calls, &w);
+}
+
 /* ---- opening ---- */
 
 static void open_fails(unsigned rank, const struct world *w, int code, const char *text) {
@@ -556,6 +580,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(parts_are_gathered_and_sums_scattered_in_both_dtypes),
         cmocka_unit_test(buffers_may_be_in_place_and_nothing_may_be_moved),
         cmocka_unit_test(any_number_may_be_in_flight),
+        cmocka_unit_test(one_thread_at_a_time_is_in_nccl),
         cmocka_unit_test(two_ranks_on_one_gpu_are_refused_with_what_to_do),
         cmocka_unit_test(peers_that_do_not_come_are_not_waited_for),
         cmocka_unit_test(what_can_not_be_is_refused),

@@ -207,19 +207,20 @@ static ncclResult_t settle(struct collective *c, ncclComm_t comm, ncclResult_t r
 
 /* ---- the watchdog ---- */
 
-/* With the lock held. Whether the communicator has an error that came by itself. */
+/* With the lock held. Whether the communicator has an error that came by itself. Not while the main
+ * thread is in a call: it asks for itself until that is over, and a call asks once more on its way
+ * out, without our lock. Who asks first after the end joins and frees the thread that NCCL made for
+ * the call, so two who ask at once do that twice. */
 static void look_at_comm(struct collective *c) {
     ncclResult_t r = ncclSuccess;
-    if (c->comm == NULL || c->failed)
+    if (c->comm == NULL || c->failed || c->busy != NULL)
         return;
     ncclResult_t asked = ncclCommGetAsyncError(c->comm, &r);
     if (asked != ncclSuccess)
         r = asked;
     if (r == ncclSuccess || r == ncclInProgress)
         return;
-    const char *call = c->busy        ? c->busy
-                       : c->count > 0 ? c->flights[c->first].order.call
-                                      : "ncclCommGetAsyncError";
+    const char *call = c->count > 0 ? c->flights[c->first].order.call : "ncclCommGetAsyncError";
     (void)fail_nccl(&c->reason, r, call);
     (void)give_up(c);
 }
