@@ -2,9 +2,10 @@
  * documents, so that tensor-core kernels run as they are.
  *
  * A warp's instruction is an exchange: each lane leaves what it holds in a slot, all meet, each
- * takes what its registers of the result need, all meet again. Copies are as late as the rules
- * allow: cp.async moves nothing before the wait for its group, so a wait that is missing shows as
- * garbage.
+ * takes what its registers of the result need, all meet again. What cp.async writes is garbage from
+ * the copy on; the copy itself comes to pass at once or as late as the wait for its group. Both
+ * happen, by EMU_THREADS: late with asc, at once with desc, either with random. So a wait that is
+ * missing shows, and a barrier that is missing before memory is used again.
  *
  * Ends the program on: an address that is not aligned, rows of an 8 x 8 matrix that share a bank
  * (on a GPU only slow), a copy that nothing waits for before the thread begins another block. */
@@ -80,7 +81,12 @@ struct async_queue {
     uint32_t random;
 };
 
-inline void async_do(async_copy_one *c) {
+/* Calls of memset and memcpy with sizes that the compiler does not know: the race detector sees
+ * those, and not what they are expanded to. */
+inline void __attribute__((noipa)) async_fill(const async_copy_one *c, int value) {
+    memset(c->to, value, (size_t)c->bytes);
+}
+inline void __attribute__((noipa)) async_do(async_copy_one *c) {
     memset(c->to, 0, (size_t)c->bytes);
     memcpy(c->to, c->from, (size_t)c->valid_bytes);
     c->bytes = c->valid_bytes = 0;
@@ -149,6 +155,7 @@ template <int BYTES> void async_copy(void *to, const void *from, bool valid) {
         emu_trap("cp.async: more than %d copies on their way", q.count);
     emu::async_copy_one *c = &q.copies[q.count++];
     *c = {to, from, BYTES, valid ? BYTES : 0};
+    emu::async_fill(c, 0xff);
     q.random = q.random * 1664525u + 1013904223u;
     if (q.order == EMU_DESC || (q.order == EMU_SHUFFLED && q.random >> 31 != 0))
         emu::async_do(c);
