@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "base/log.h"
+#include "device/cpu/cpu.h"
 
 /* Seconds: in all, and with --quick. */
 #define TEST(name_, what_, seconds_, quick_, ...)                                                  \
@@ -237,8 +238,11 @@ static uint32_t cores(void) {
 
 static int info(void) {
     struct err err = {0};
-    if (check_info(&err) == 0)
+    if (check_info(&err) == 0) {
+        printf("the reference's products are by %s\n",
+               cpu_blas_there() ? "OpenBLAS" : "plain loops");
         return 0;
+    }
     fprintf(stderr, "gpu_check: %s\n", err.text);
     return 1;
 }

@@ -35,6 +35,7 @@ struct run_spec run_spec_of(const struct check_options *o, const struct device_o
         .global_batch = 5,
         .micro_batch = 3,
         .steps = 10,
+        .lr = 3e-4, /* what differs is to come from the steps, not from where they lead */
         .dtype = t,
         .reduce_dtype = DTYPE_F32,
         .comm_timeout = 60,
@@ -48,6 +49,7 @@ struct run_spec run_spec_of(const struct check_options *o, const struct device_o
         s.shape.context = 16;
         s.seq_len = 13;
         s.steps = 4;
+        s.lr = 1e-3;
     }
     return s;
 }
@@ -73,6 +75,7 @@ static struct config run_config(const struct run_spec *s) {
     c.micro_batch = s->micro_batch;
     c.steps = s->steps;
     c.warmup_steps = 2;
+    c.lr = s->lr;
     c.comm_timeout = s->comm_timeout;
     snprintf(c.comm, sizeof c.comm, "%s", s->comm);
     snprintf(c.dtype, sizeof c.dtype, "%s", dtype_name(s->dtype));

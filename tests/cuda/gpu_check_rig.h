@@ -19,7 +19,7 @@ struct run_spec {
     enum dtype dtype, reduce_dtype;
     bool tensor_cores;
     char offload[1024]; /* as the knob; "": none */
-    double comm_timeout;
+    double comm_timeout, lr;
     uint32_t threads; /* of the CPU */
 };
 

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# tools/gpu-check: what it makes of a program that passes, fails, hangs and dies; what it says without a GPU; and its own program
+# on the emulated GPU, or what of it takes little time.
+set -u
+. "${GFS_SRC:?}/tests/mpi/launch.sh"
+check=$GFS_SRC/tools/gpu-check
+program=${GFS_BUILD:?}/tests/cuda/gpu_check
+dir=$(mktemp -d "${TMPDIR:-/tmp}/gfs-gpu-check-XXXXXX") || exit 99
+trap 'rm -rf "$dir"' EXIT
+export TMPDIR=$dir
+
+# run NAME STATUS ARGUMENT...: in $dir/NAME what it said; it must end with that status.
+run() {
+    local name=$1 want=$2 status
+    shift 2
+    timeout --kill-after=5 "${SECONDS_MOST:-60}" "$check" "$@" >"$dir/$name" 2>&1 </dev/null
+    status=$?
+    [ $status -eq "$want" ] || { echo "# status $status"; sed 's/^/# /' "$dir/$name" | tail -n 40; return 1; }
+}
+gone() { ! grep -qs '^State:.[^Z]' "/proc/$1/status"; } # pid: it has ended, reaped or not
+says() { grep -Eq -- "$2" "$dir/$1" || { sed 's/^/# /' "$dir/$1" | tail -n 40; return 1; }; }
+
+if nvidia-smi -L >/dev/null 2>&1 || [ -e /dev/nvidiactl ]; then
+    echo "# there is a GPU here"
+else
+    run none 1 && [ "$(wc -l <"$dir/none")" -eq 1 ] && says none '^gpu-check: no NVIDIA GPU on this machine'
+    ok 'without a GPU: one line, and status 1' $?
+fi
+run option 2 --quick --ful && says option "unknown option '--ful'"
+ok 'an unknown option is refused' $?
+run both 2 --quick --full && run value 2 --only && run number 2 --device first
+ok 'options that make no sense are refused' $?
+
+# A program whose tests do as they are called.
+cat >"$dir/program" <<'END'
+#!/usr/bin/env bash
+case $1 in
+--list) printf '%s\t2\t%s\t%s\n' good test a failed test b silent test c hangs test d dies test e gone test f times bench g ;;
+--info) echo 'GPU 0: a fake' ;;
+--test) case $2 in
+    good) printf 'result\tgood/one\tok\tfine\nresult\tgood/two\tnot run\tno X\nnote\tremarkable\n' ;;
+    failed) printf 'result\tfailed\tFAILED\tbad numbers\n'; exit 1 ;;
+    silent) ;;
+    hangs) trap '' TERM; echo $$ >"$(dirname "$0")/pid"; while :; do sleep 0.1; done ;;
+    dies) kill -SEGV $$ ;;
+    gone) echo 'gone: no such thing' >&2; exit 3 ;;
+    times) printf 'result\ttimes\tok\tx\nkernel\tgemm\tbf16 m 1\t0.5\t100 GB/s\t50 %%\nfigure\tall\t7 tokens/s\tat least 5\n' ;;
+    esac ;;
+esac
+END
+chmod +x "$dir/program"
+# Where there is no GPU the program is called as on the emulation.
+run fake 1 --emulated --program "$dir/program" --build-dir "$dir/fake.b" --report "$dir/report"
+ok 'where tests fail the status is 1' $?
+says fake '^good/one +ok +fine$' && says fake '^good/two +not run: no X$' && says fake '^ +remarkable$'
+ok 'results are shown as they come' $?
+says fake '^failed +FAILED +bad numbers$' && says fake '^silent +FAILED +it said nothing$'
+ok 'a failure is shown, and a test that says nothing has failed' $?
+says fake '^hangs +FAILED +hangs: killed after 2 s$' && gone "$(cat "$dir/pid")"
+ok 'a test that hangs is killed' $?
+says fake '^dies +FAILED +ended by signal 11' && says fake '^gone +FAILED +ended with status 3: gone: no such thing$'
+ok 'a test that dies is told with its last words' $?
+says fake '^hangs +FAILED: hangs: killed after 2 s$' && says fake '^2 passed, 5 failed, 5 not run, in'
+ok 'the table and the sum have them all' $?
+[ "$(wc -l <"$dir/report")" -gt 20 ] && cmp "$dir/report" "$dir/fake"
+ok 'the report is what was printed' $?
+run stop 1 --emulated --program "$dir/program" --stop && ! grep -q '^silent' "$dir/stop" && says stop '^1 passed, 1 failed, 1 not run'
+ok '--stop ends after the first failure' $?
+run few 0 --emulated --program "$dir/program" --only good --only times && says few '^2 passed, 0 failed, 1 not run'
+ok '--only chooses' $?
+run nothing 1 --emulated --program "$dir/program" --only nonsense && says nothing 'no test is called nonsense'
+ok '--only of nothing is an error' $?
+run list 0 --emulated --program "$dir/program" --list && says list '^good +a$' && says list '^bench/torch '
+ok '--list names the tests' $?
+
+if [ ! -x "$program" ]; then
+    echo 'ok - the program on the emulated GPU # SKIP configured without --enable-emulation'
+    tests=$((tests + 1))
+    finish
+fi
+SECONDS_MOST=600 run whole 0 --emulated --program "$program" --only instructions --only kernels/add --only kernels-tc/gemm \
+    --only engine/f32 --only engine/bf16-tc --only engine/offload-file --only ranks/3 --only nccl/bf16 --only nccl/killed \
+    --only takes/bf16 --only snapshots/f32 --only bench/kernels-bf16-tc --only bench/read --only bench/snapshot
+ok 'its program passes on the emulated GPU' $?
+says whole '^14 passed, 0 failed, 0 not run' && says whole '^GPU 1: '
+ok 'all that was asked for was run' $?
+EMU_FAIL_AT=300 run broken 1 --emulated --program "$program" --only engine/f32 && says broken '^engine/f32 +FAILED +1 rank on emulated in f32: '
+ok 'a GPU that fails is a failure, with its words' $?
+EMU_DEVICES=1 run one 0 --emulated --program "$program" --only nccl && says one '^nccl/f32 +not run: one GPU$'
+ok 'with one GPU there is nothing for NCCL' $?
+finish
