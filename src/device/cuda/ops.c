@@ -231,9 +231,14 @@ static int ops_init_normal(struct device *d, struct dev_stream *s, float *dst, s
                       "init_normal of %zu elements", elems);
 }
 
+/* The gradient of the vocabulary, in f32, is read and written once for so many rows, and the
+ * product that gives the gradient of the rows has a tile for every multiprocessor. */
+enum { LOGITS_ROWS = 4096 };
+
 const struct device_ops device_cuda = {
     .name = CUDA_DEVICE_NAME,
     .host_access = false,
+    .logits_rows = LOGITS_ROWS,
     .head_multiple = 8,
     .head_max = 128,
     .open = cuda_open,
