@@ -70,7 +70,7 @@ AC_DEFUN([GFS_CUDA_TRY_NVCC], [
 
 # GFS_WITH_CUDA
 # -------------
-# --with-cuda=yes|no|auto|DIR: have_cuda; CUDA_CFLAGS, CUDA_LIBS, NVCC, NVCC_FLAGS, and the
+# --with-cuda=yes|no|auto|DIR: have_cuda; CUDA_CFLAGS, CUDA_LIBS, NVCC, NVCC_FLAGS, NVCC_SPILLS, and the
 # conditional HAVE_CUDA: the plugin gatherfs_cuda.so is built. Nothing else of a build depends on it.
 AC_DEFUN([GFS_WITH_CUDA], [
   AC_ARG_WITH([cuda],
@@ -95,6 +95,14 @@ AC_DEFUN([GFS_WITH_CUDA], [
   AS_IF([test $gfs_cuda_headers = yes],
     [gfs_version=`sed -n 's/^@%:@define CUDART_VERSION  *//p' "$gfs_cuda_dir/include/cuda_runtime_api.h"`
      gfs_cuda_version=`expr "$gfs_version" / 1000`.`expr "$gfs_version" % 1000 / 10`])
+  # A register that is spilled is an error where it is known that none must be: another compiler, or
+  # another architecture, may need one more, which costs time and is not wrong.
+  NVCC_SPILLS="-Xptxas -warn-spills,-Werror"
+  AS_CASE([$gfs_cuda_version], [13.0], [], [NVCC_SPILLS="-Xptxas -warn-spills"])
+  for gfs_arch in $GFS_CUDA_ARCHS; do
+    AS_CASE([$gfs_arch], [80|90|100], [], [NVCC_SPILLS="-Xptxas -warn-spills"])
+  done
+  AC_SUBST([NVCC_SPILLS])
   AC_DEFINE_UNQUOTED([GFS_CUDA_VERSION], ["$gfs_cuda_version"], [Version of the CUDA headers.])
   AC_DEFINE_UNQUOTED([GFS_CUDA_TARGETS], ["$gfs_cuda_targets"], [What the GPU code was made for.])
   AM_CONDITIONAL([HAVE_CUDA], [test "x$have_cuda" = xyes])
