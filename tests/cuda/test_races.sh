@@ -34,6 +34,9 @@ check "bf16, two microbatches" trains 1 dtype=bf16 micro_batch=2
 check "bf16 gradients, one unit" trains 1 dtype=bf16 reduce_dtype=bf16 wrap=none
 check "optimizer state in host memory" trains 1 dtype=bf16 offload=optimizer=host
 check "optimizer state in a file" trains 1 offload=optimizer=file:.
+sed 's/"n_positions": 16, "n_embd": 24, "n_layer": 2/"n_positions": 200, "n_embd": 64, "n_layer": 1/; s/"n_head": 3/"n_head": 1/' \
+    config.json >wide.json
+check "attention by tensor cores, tiles in a ring" trains 1 model=./wide.json seq_len=200 global_batch=1 dtype=bf16 tensor_cores=on
 ranks=1
 if have_mpi; then
     ranks=2
