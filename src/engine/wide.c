@@ -36,7 +36,7 @@ struct writer {
     pthread_t thread;
     struct msg_take_write order;
     char *train_state;
-    volatile bool cancel;
+    atomic_bool cancel;
     atomic_bool finished;
 };
 

@@ -16,6 +16,7 @@
 #include "base/parse.h"
 #include "shard/layout.h"
 #include "store/io.h"
+#include <stdatomic.h>
 
 enum {
     SNAPSHOT_HEADER_BYTES = 4096,
@@ -31,7 +32,7 @@ enum {
  * file may be left, for snapshot_abandon; it is never written again. */
 int snapshot_write_rank(const struct store_io *io, const char *dir, const struct layout *l,
                         uint32_t rank, uint32_t array_mask, const uint8_t *dump,
-                        uint64_t snapshot_id, const volatile bool *cancel,
+                        uint64_t snapshot_id, const atomic_bool *cancel,
                         volatile uint64_t *progress_bytes, char **entry, struct err *err);
 
 /* ---- publishing, supervisor side */

@@ -67,13 +67,13 @@ struct write_job {
     const struct store_io *io;
     const uint8_t *dump;
     uint64_t dump_bytes;
-    const volatile bool *cancel;
+    const atomic_bool *cancel;
     volatile uint64_t *progress_bytes;
 };
 
 static int write_dump(const struct write_job *job, int fd, struct write_sums *sums) {
     for (uint64_t at = 0; at < job->dump_bytes;) {
-        if (job->cancel != NULL && *job->cancel)
+        if (job->cancel != NULL && atomic_load(job->cancel))
             return -ECANCELED;
         uint64_t left = job->dump_bytes - at;
         size_t n = left < WRITE_CHUNK_BYTES ? (size_t)left : WRITE_CHUNK_BYTES;
@@ -85,7 +85,7 @@ static int write_dump(const struct write_job *job, int fd, struct write_sums *su
         if (job->progress_bytes != NULL)
             *job->progress_bytes += n;
     }
-    return job->cancel != NULL && *job->cancel ? -ECANCELED : 0;
+    return job->cancel != NULL && atomic_load(job->cancel) ? -ECANCELED : 0;
 }
 
 /* Returns 0 or -errno; *step says what failed. */
@@ -130,7 +130,7 @@ static int write_entry(const struct write_sums *s, char **entry, struct err *err
 
 int snapshot_write_rank(const struct store_io *io, const char *dir, const struct layout *l,
                         uint32_t rank, uint32_t array_mask, const uint8_t *dump,
-                        uint64_t snapshot_id, const volatile bool *cancel,
+                        uint64_t snapshot_id, const atomic_bool *cancel,
                         volatile uint64_t *progress_bytes, char **entry, struct err *err) {
     struct write_sums sums = {.layout = l, .array_mask = array_mask, .rank = rank};
     struct write_job job = {

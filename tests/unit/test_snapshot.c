@@ -325,7 +325,7 @@ static void a_canceled_write_says_so(void **state) {
     (void)state;
     struct layout l;
     char path[PATH_MAX], *entry = NULL;
-    volatile bool cancel = true;
+    atomic_bool cancel = true;
     volatile uint64_t progress = 0;
     assert_int_equal(fixture_layout(1, 1, &l), 0);
     uint8_t *dump = fixture_dump(&l, MASK, 0);
