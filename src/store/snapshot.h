@@ -18,6 +18,7 @@
 #include "store/io.h"
 #include <stdatomic.h>
 
+
 enum {
     SNAPSHOT_HEADER_BYTES = 4096,
     SNAPSHOT_TRAIN_STATE_BYTES = 4096 /* train_state.json, padded with spaces */
