@@ -542,7 +542,7 @@ static struct hold *arrays_next_staged(struct arrays *a) {
     h->state = HOLD_DONE;
     if (c->rc != 0) {
         h->result = HOLD_FAILED;
-        h->code = -c->rc;
+        h->code = EIO; /* a reader has nothing to do with what the device lacks */
     }
     pthread_mutex_unlock(&g->lock);
     return h;
@@ -565,4 +565,8 @@ struct hold *arrays_next_done(struct arrays *a) {
     }
     pthread_mutex_unlock(&a->done_lock);
     return h;
+}
+
+int arrays_failed(const struct arrays *a, struct err *err) {
+    return a->stage != NULL ? stage_failed(a->stage, err) : 0;
 }

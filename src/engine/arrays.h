@@ -107,7 +107,8 @@ struct hold {
     /* under the group's lock */
     enum hold_state state;
     enum hold_result result;   /* when HOLD_DONE */
-    int code;                  /* for HOLD_FAILED: the errno; what is at dst is undefined */
+    int code;                  /* for HOLD_FAILED: the errno, EIO where it was the device's; what
+                                * is at dst is undefined */
     uint64_t gen, step;        /* version of what was copied; for HOLD_PASSED of what is there */
     struct hold *next, **prev; /* in the group's list */
     uint64_t read_elems;       /* from elsewhere, so far */
@@ -130,6 +131,8 @@ void arrays_cancel(struct arrays *a, struct hold *h);
 bool arrays_serve(struct arrays *a);
 /* Service thread: the next hold that was finished by somebody else than arrays_take, or NULL. */
 struct hold *arrays_next_done(struct arrays *a);
+/* 0; or -errno and the sentence: no copy out of the device will succeed any more. */
+int arrays_failed(const struct arrays *a, struct err *err);
 /* Readable when arrays_serve or arrays_next_done may have something. */
 int arrays_wake_fd(const struct arrays *a);
 

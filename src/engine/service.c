@@ -50,6 +50,7 @@ struct service {
     int *doorbells; /* rank 0: [world_size], -1 until the supervisor sent it */
     uint32_t doorbell_count;
     bool closing, orphaned;
+    bool told_failed; /* that the device has failed */
     uint64_t next_alive_ms;
 };
 
@@ -385,6 +386,22 @@ static void eventfd_drain(int fd) {
     (void)got;
 }
 
+/* Without its device this rank is of no use, and while it rests no step would find out. The
+ * supervisor hears of it before it hears what failed by it, and ends the ranks. */
+static void service_check_device(struct service *s) {
+    struct err err = {0};
+    if (s->told_failed || arrays_failed(s->args.arrays, &err) == 0)
+        return;
+    struct msg_rank_bye *m = calloc(1, sizeof(*m));
+    if (m == NULL)
+        return;
+    m->code = (uint32_t)err.code;
+    memcpy(m->text, err.text, sizeof(m->text));
+    service_send(s, MSG_RANK_BYE, m);
+    free(m);
+    s->told_failed = true;
+}
+
 /* Finished copies are answered before the next one is made: who waits longest goes first. */
 static void service_copies(struct service *s) {
     struct hold *h;
@@ -393,6 +410,8 @@ static void service_copies(struct service *s) {
     do {
         while ((h = arrays_next_done(s->args.arrays)) != NULL) {
             const struct hold_owner *owner = h->owner;
+            if (h->result == HOLD_FAILED)
+                service_check_device(s);
             int rc = owner->kind == OWNER_WIDE ? wides_finished(s->wides, h)
                                                : takes_finished(s->takes, h);
             if (rc != 0)

@@ -41,8 +41,9 @@ struct stage {
     pthread_mutex_t lock; /* everything below, and the use of the stream */
     pthread_cond_t drained, queued;
     bool closing, hurry;
-    bool told;  /* a failure stands in the log */
-    int failed; /* -errno: a slot is lost */
+    bool told;      /* a failure stands in the log */
+    int failed;     /* -errno: the device is of no use any more */
+    struct err why; /* of the last failure */
     /* Tickets count pieces in the order of the stream, so one that is complete says so of all
      * before it. */
     uint64_t last_ticket, complete_ticket;
@@ -201,12 +202,13 @@ void stage_set_wake(struct stage *s, void (*wake)(void *ctx), void *ctx) {
 
 /* One word in the log, however many copies fail. */
 static void stage_tell(struct stage *s, int rc, const char *what) {
-    struct err err = {0};
-    if (s->told)
-        return;
+    if (s->failed != 0)
+        return; /* the first cause counts */
+    s->why.code = 0;
+    (void)stage_error(s, rc, what, &s->why);
+    if (!s->told)
+        log_error("%s", s->why.text);
     s->told = true;
-    (void)stage_error(s, rc, what, &err);
-    log_error("%s", err.text);
 }
 
 static void stage_lose(struct stage *s, struct slot *slot, int rc, const char *what) {
@@ -232,21 +234,26 @@ static void copy_unfinish(struct stage *s, struct stage_copy *c) {
     c->prev = NULL;
 }
 
+/* A call was refused. One that can't even record an event refuses all that follows: an error of
+ * execution stays with a device. */
+static int slot_refused(struct stage *s, struct slot *slot, int rc, const char *what) {
+    stage_tell(s, rc, what);
+    if (s->args.ops->event_record(s->args.dev, s->stream, slot->event) != 0)
+        s->failed = rc;
+    return rc;
+}
+
 static int slot_queue(struct stage *s, struct slot *slot, struct stage_copy *c) {
     const struct device_ops *ops = s->args.ops;
     size_t left = c->bytes - c->queued_bytes;
     size_t bytes = left < s->args.slot_bytes ? left : s->args.slot_bytes;
     int rc = ops->copy(s->args.dev, s->stream, slot->memory, c->src + c->queued_bytes, bytes);
-    if (rc != 0) {
-        stage_tell(s, rc, "queueing a copy out of the device");
-        return rc;
-    }
+    if (rc != 0)
+        return slot_refused(s, slot, rc, "queueing a copy out of the device");
     slot->ticket = 0; /* what is queued without an event is behind the next one that there is */
     rc = ops->event_record(s->args.dev, s->stream, slot->event);
-    if (rc != 0) {
-        stage_tell(s, rc, "recording an event behind a copy out of the device");
-        return rc;
-    }
+    if (rc != 0)
+        return slot_refused(s, slot, rc, "recording an event behind a copy out of the device");
     slot->state = SLOT_QUEUED;
     slot->ticket = ++s->last_ticket;
     slot->copy = c;
@@ -358,6 +365,13 @@ void stage_fence(struct stage *s, uint64_t ticket, struct dev_stream *writer) {
             s->failed = rc;
     }
     pthread_mutex_unlock(&s->lock);
+}
+
+int stage_failed(struct stage *s, struct err *err) {
+    pthread_mutex_lock(&s->lock);
+    int rc = s->failed != 0 ? err_set(err, -s->failed, "%s", s->why.text) : 0;
+    pthread_mutex_unlock(&s->lock);
+    return rc;
 }
 
 struct stage_copy *stage_next_finished(struct stage *s) {

@@ -13,8 +13,9 @@
  *   SLOT_QUEUED ---> SLOT_FREE       stage_cancel: nobody wants them
  *   SLOT_DRAINING -> SLOT_LOST       stage_drain: the device failed
  *
- * A lost slot is never used again, as the device may still write to it. With the first one the
- * stage has failed: what is queued later fails at once, and nobody waits for a device that is dead.
+ * A lost slot is never used again, as the device may still write to it. With the first one, or when
+ * the device refuses all it is told, the stage has failed: what is queued later fails at once, and
+ * nobody waits for a device that is dead.
  *
  * In: stage_upload, through two slots of its own, on the same stream.
  *
@@ -81,6 +82,8 @@ void stage_fence(struct stage *s, uint64_t ticket, struct dev_stream *writer);
 
 /* Waits for the oldest piece that nobody drains yet and moves it. False: there is none. */
 bool stage_drain(struct stage *s);
+/* 0; or -errno and the sentence, once the stage has failed. */
+int stage_failed(struct stage *s, struct err *err);
 /* The next copy that is complete (rc 0: all bytes are at dst) or has failed (rc -errno: the content
  * of dst is undefined); NULL: none. */
 struct stage_copy *stage_next_finished(struct stage *s);

@@ -87,6 +87,14 @@ static void takes_during_steps_are_of_one_version(void **state) {
     assert_true(copies >= 75);
 }
 
+/* It may rest, so nothing else would tell the supervisor. */
+static void heard_of_the_device(struct rig *r) {
+    static struct msg_rank_bye bye;
+    rig_heard(r, MSG_RANK_BYE, &bye);
+    assert_int_equal(bye.code, EIO);
+    assert_non_null(strstr(bye.text, "out of the device: the double was told to fail"));
+}
+
 static void take_of_a_device_that_fails_is_an_error(void **state) {
     struct rig *r = *state;
     async_device_fail(r->w.dev, 1, true);
@@ -98,8 +106,25 @@ static void take_of_a_device_that_fails_is_an_error(void **state) {
         rig_release(&r->daemon, n);
         rig_step(r);
     }
+    heard_of_the_device(r);
+    rig_sync(r);                                                   /* once */
     uint64_t n = rig_ask(r, &r->daemon, 0, 1, ARRAY_PARAMS, 0, 1); /* what needs no copy goes on */
     (void)rig_reply(&r->daemon, n, 1, TAKE_PASSED);
+}
+
+/* One call of many: the device is not lost, and nor is the rank. */
+static void take_that_fails_alone_ends_nothing(void **state) {
+    struct rig *r = *state;
+    async_device_fail(r->w.dev, 1, false); /* the copy itself */
+    uint64_t n = rig_ask(r, &r->daemon, 0, 1, ARRAY_PARAMS, 0, 0);
+    (void)rig_reply(&r->daemon, n, 1, TAKE_HELD);
+    assert_int_equal(rig_reply(&r->daemon, n, 1, TAKE_FAILED).code, EIO);
+    rig_release(&r->daemon, n);
+    rig_sync(r);
+    n = rig_ask(r, &r->daemon, 0, 1, ARRAY_PARAMS, 0, 0);
+    (void)rig_reply(&r->daemon, n, 1, TAKE_HELD);
+    struct msg_take_reply m = rig_reply(&r->daemon, n, 1, TAKE_COPY);
+    assert_true(reply_is(r, &m, ARRAY_PARAMS, 0, 1));
 }
 
 /* The session ends while copies are at every place between array and segment. */
@@ -184,6 +209,8 @@ static void pin_of_a_device_that_fails_is_told_once_and_released(void **state) {
         async_device_fail(r->w.dev, 4, true);
         fix(r, take);
         rig_step(r);
+        if (take == 1)
+            heard_of_the_device(r); /* first */
         heard_done(r, take, r->gen - 1, EIO);
         rig_sync(r); /* and nothing else is heard of it */
         write = (struct msg_take_write){.take = take, .snapshot = 1, .dir = "/nonexistent"};
@@ -301,6 +328,7 @@ int main(void) {
         T_HELPED(takes_during_steps_are_of_one_version),
         T(take_of_a_device_that_fails_is_an_error),
         T_HELPED(take_of_a_device_that_fails_is_an_error),
+        T(take_that_fails_alone_ends_nothing),
         T(lost_daemon_leaves_no_copy_behind),
         T_HELPED(lost_daemon_leaves_no_copy_behind),
         T(pin_is_of_its_boundary_whatever_follows),
