@@ -178,7 +178,7 @@ void commands_cancel_steps(struct supervisor *s, bool waiting_too, const char *w
 
 void commands_end_all(struct supervisor *s, uint32_t code, const char *why) {
     for (struct command *c = ledger_first_open(s->ledger); c; c = ledger_next_open(c))
-        commands_finish(s, c, is_step(c) ? ECANCELED : code, "%s %s: %s", c->name, c->value, why);
+        commands_finish(s, c, code, "%s %s: %s", c->name, c->value, why);
 }
 
 /* What was given to the ranks and not answered is given to the next ones. */

@@ -272,11 +272,13 @@ void supervisor_world_ready(struct supervisor *s, uint64_t gen, uint64_t step,
 void supervisor_fail(struct supervisor *s, const char *why) {
     if (s->state == RUN_FAILED)
         return;
+    char text[MSG_TEXT_BYTES];
     s->stop.exit_code = 1;
     supervisor_error(s, "%s", why);
     memcpy(s->failure, s->status.last_error, sizeof s->failure);
+    snprintf(text, sizeof text, "the run has failed: %.400s", s->failure);
     supervisor_set_state(s, RUN_FAILED);
-    commands_end_all(s, EIO, "the run has failed");
+    commands_end_all(s, EIO, text);
     world_lose(s);
     if (s->config.stay && s->world.was_ready && s->mountd.is_ready) {
         progress_say(&s->progress, "The mount stays, with its snapshots: `umount %s` ends it.",

@@ -86,13 +86,36 @@ export EMU_FAIL_AT
 start broken "${small[@]}"
 unset EMU_FAIL_AT
 ok "before its GPU fails it saves" eval '"$gatherfs" command broken step 1 && "$gatherfs" command broken snapshot good'
-"$gatherfs" command broken target 1000 >/dev/null 2>&1
-"$gatherfs" command broken paused 0 >/dev/null 2>&1
+hears_why() { # ERRNO PATTERN DIR NAME VALUE
+    local errno=$1 pattern=$2 text
+    shift 2
+    text=$(refused "$errno" "$@") && echo "$text" && grep -Eq "$pattern" <<<"$text"
+}
+ok "who waits for a step hears of a run that has failed, and why" hears_why EIO "illegal memory access" broken target 1000
 ok "a GPU that fails: the run ends, or goes on" until_ok 100 eval '! kill -0 $run_pid 2>/dev/null || [ "$(grep -c "world: epoch" run.out)" -ge 3 ]'
 ok "... with the error and the operation" said "illegal memory access"
 kill -TERM "$run_pid" 2>/dev/null
 wait "$run_pid"
 ok "... and the snapshot is whole" "$gatherfs" ckpt verify broken good
+
+# Only copies for snapshots ask anything of the GPU, after the first step.
+EMU_FAIL_AT=700:cudaErrorLaunchFailure
+export EMU_FAIL_AT
+start rests "${small[@]}"
+unset EMU_FAIL_AT
+rests_until_it_fails() {
+    local i
+    "$gatherfs" command rests step 1 || return 1
+    for i in $(seq 100); do
+        "$gatherfs" command rests snapshot "s$i" || return 1
+        ! said "a copy out of the device: .* unspecified launch failure .*: the ranks are started again" >/dev/null || return 0
+    done
+    echo "nothing failed"
+    return 1
+}
+ok "a GPU that fails while the run rests: its ranks are started again, and write the snapshot" rests_until_it_fails
+ok "... with the state that was there" eval 'step_is rests 1 && "$gatherfs" ckpt verify rests'
+ok "... and it ends" stop
 
 # ---- GPUs that talk by NCCL
 
