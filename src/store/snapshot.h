@@ -11,13 +11,13 @@
 #ifndef GFS_STORE_SNAPSHOT_H
 #define GFS_STORE_SNAPSHOT_H
 
+#include <stdatomic.h>
+
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/parse.h"
 #include "shard/layout.h"
 #include "store/io.h"
-#include <stdatomic.h>
-
 
 enum {
     SNAPSHOT_HEADER_BYTES = 4096,
