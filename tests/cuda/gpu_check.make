@@ -100,7 +100,7 @@ spills = -Xptxas -warn-spills$(if $(strip $(others)),,$(comma)-Werror)
 comma = ,
 $(cu:.cu=.nvcc.o): %.nvcc.o: $(SRC)/%.cu config.h
 	@mkdir -p $(@D); echo "  NVCC     $*.cu"
-	@$(NVCC) -std=c++17 -O3 $(gencode) $(spills) -ccbin $(CXX) \
+	@$(NVCC) -std=c++17 -O3 $(gencode) $(spills) $(if $(CXX),-ccbin $(CXX)) \
 		-Xcompiler -fno-threadsafe-statics,-fno-exceptions,-fno-rtti \
 		-I$(SRC)/src -I$(SRC) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 

@@ -247,7 +247,7 @@ void check_takes(const struct check_test *t, const struct check_options *o) {
     double seconds = (o->quick ? t->quick_seconds : t->seconds) / 2.0;
     struct hashes *h = NULL;
     struct err err = {0};
-    s.steps = o->small ? 6 : 100;
+    s.steps = o->small ? 6 : o->quick ? 100 : 300;
     s.tensor_cores = t->tensor_cores;
     if (!o->small) { /* steps long enough to be read in */
         s.shape.width = 384;

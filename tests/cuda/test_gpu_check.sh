@@ -73,6 +73,70 @@ ok '--only of nothing is an error' $?
 run list 0 --emulated --program "$dir/program" --list && says list '^good +a$' && says list '^bench/torch '
 ok '--list names the tests' $?
 
+# What goes round a GPU: nvidia-smi, compute-sanitizer, llm.c and PyTorch.
+mkdir -p "$dir/bin" "$dir/cuda/bin" "$dir/llm.c/dev/data/tinyshakespeare"
+cat >"$dir/bin/nvidia-smi" <<'END'
+#!/usr/bin/env bash
+case $* in
+-L) echo 'GPU 0: Fake (UUID: GPU-0)' ;;
+*driver_version*) echo '0, 999.1, 700.00 W, 1980 MHz, 3201 MHz' ;;
+esac
+END
+cat >"$dir/bin/compute-sanitizer" <<'END'
+#!/usr/bin/env bash
+echo '========= COMPUTE-SANITIZER'
+case $2 in
+memcheck) shift 4; exec "$@" ;;
+racecheck) echo '========= Error: Race reported between Write access at kernel<4>'; exit 9 ;;
+initcheck) echo '========= Error: Target application terminated before first instrumented API call'; exit 1 ;;
+synccheck) kill -SEGV $$ ;;
+esac
+END
+cat >"$dir/llm.c/train_gpt2cu" <<'END'
+#!/usr/bin/env bash
+[ "$*" = "-i $PWD/dev/data/tinyshakespeare/tiny_shakespeare_train.bin -j $PWD/dev/data/tinyshakespeare/tiny_shakespeare_train.bin \
+-e d12 -b 64 -t 1024 -d 65536 -x 30 -v 1000000 -m 1 -s 0" ] || exit 1
+for i in {1..30}; do echo "step   $i/30 | loss 11.0 (+nanz)| norm 15.3 (+nanz)| lr 3.00e-04 | $((i < 6 ? 900 : 100)).00 ms | 40.0% bf16 MFU | 5 tok/s"; done
+END
+cat >"$dir/python" <<'END'
+#!/usr/bin/env bash
+[ "$1" = -c ] && exit 0
+case $1 in */tests/cuda/torch_gpt2.py) [ "$2 $3" = '--batch 64' ] && printf 'result\tbench/torch\tok\tx\nfigure\tbench/torch\t9 tokens/s\t\n' ;; esac
+END
+cat >"$dir/program" <<'END'
+#!/usr/bin/env bash
+case $1 in
+--list) printf '%s\t9\t%s\t%s\n' kernels/add test a kernels/cast test b bench/train-bf16 bench c ;;
+--info) echo 'GPU 0: a fake' ;;
+--test) case $2 in
+    bench/*) printf 'result\t%s\tok\tx\nkernel\tgemm\tbf16 m 1\t0.5000\t100 GB/s\t50 %%\n' "$2"
+        printf 'figure\tbench/train-bf16\t7 tokens/s, 1.00 ms/step of 64 x 1024, MFU 40.0 %%\tat least 5\n' ;;
+    *) printf 'result\t%s\tok\tx\n' "$2" ;;
+    esac ;;
+esac
+END
+touch "$dir/llm.c/dev/data/tinyshakespeare/tiny_shakespeare_train.bin"
+chmod +x "$dir/bin"/* "$dir/llm.c/train_gpt2cu" "$dir/python" "$dir/program"
+PATH=$dir/bin:$PATH run around 1 --program "$dir/program" --llmc "$dir/llm.c" --torch "$dir/python"
+ok 'a sanitizer that finds something is a failure' $?
+says around '^GPU 0: driver 999.1, power limit 700.00 W, at most 1980 MHz, memory 3201 MHz$'
+ok 'the report names GPU and driver' $?
+says around '^sanitizer/memcheck +ok +no error in 2 parts$' &&
+    says around '^sanitizer/racecheck +FAILED +kernels/add: Error: Race reported between Write' &&
+    says around '^sanitizer/initcheck +not run: Error: Target application terminated' &&
+    says around '^sanitizer/synccheck +FAILED +kernels/add: ended by signal 11'
+ok 'what compute-sanitizer finds, what it can not do, and its own end are told apart' $?
+says around '^kernel +shape +ms +rate +of limit$' && says around '^gemm +bf16 m 1 +0.5000 +100 GB/s +50 %$'
+ok 'there is a table of times' $?
+says around '^bench/train-bf16 +7 tokens/s, 1.00 ms/step of 64 x 1024, MFU 40.0 % +at least 5$' &&
+    says around '^bench/llm.c +655360 tokens/s, 100.00 ms/step of 64 x 1024$' && says around '^bench/torch +9 tokens/s$'
+ok 'there is a table of figures, with llm.c and PyTorch at the same batch' $?
+says around '^6 passed, 2 failed, 1 not run'
+ok 'others beside ours are counted' $?
+PATH=$dir/bin:$PATH run without 0 --program "$dir/program" --only bench && says without '^bench/llm.c +not run: no --llmc$' &&
+    says without '^bench/torch +not run: no --torch$'
+ok 'without their paths they are not run' $?
+
 if [ ! -x "$program" ]; then
     echo 'ok - the program on the emulated GPU # SKIP configured without --enable-emulation'
     tests=$((tests + 1))
