@@ -22,6 +22,9 @@
 #define NODE_HUGE_SHIFT 21
 /* MFD_HUGE_2MB of linux/memfd.h: the logarithm of the page size, in the highest bits. */
 #define NODE_MFD_HUGE (MFD_HUGETLB | ((unsigned)NODE_HUGE_SHIFT << 26))
+#ifndef MADV_POPULATE_WRITE /* headers older than Linux 5.14; such a kernel refuses it */
+#define MADV_POPULATE_WRITE 23
+#endif
 
 static size_t round_up(size_t bytes, size_t page) { return (bytes + page - 1) / page * page; }
 
