@@ -102,16 +102,16 @@ check 'a GPU that is too small for the optimizer state trains with it in host me
 
 if have_mpi; then
     for n in 2 3; do
-        for comm in node mpi; do
-            check "$n ranks on one GPU, comm $comm: what one rank gets" \
-                "$one && need n$n.$comm $n comm=$comm && near one n$n.$comm 1e-5"
-        done
+        check "$n ranks on one GPU, comm node, five units, microbatches of 1: what one rank gets" \
+            "$one && train node $n comm=node wrap=size:1 micro_batch=1 && near one node 1e-5"
+        check "$n ranks on one GPU, comm mpi: what one rank gets" \
+            "$one && need n$n.mpi $n comm=mpi && near one n$n.mpi 1e-5"
         check "$n ranks on one GPU, streams in another order: the same bits" \
             "need n$n.mpi $n comm=mpi && EMU_ORDER=random EMU_SEED=$n train again $n comm=mpi && same n$n.mpi again"
-        nccl="EMU_DEVICES=$n need nccl$n $n comm=nccl"
-        check "$n ranks on $n GPUs, comm nccl: what one rank gets" "$one && $nccl && near one nccl$n 1e-5"
+        nccl="EMU_DEVICES=$n need nccl$n $n comm=nccl wrap=size:1"
+        check "$n ranks on $n GPUs, comm nccl, five units: what one rank gets" "$one && $nccl && near one nccl$n 1e-5"
         check "$n ranks on $n GPUs: nccl is chosen, and repeats bit for bit" \
-            "$nccl && EMU_DEVICES=$n EMU_ORDER=random train again $n && grep -q 'comm nccl' '$dir/again' && same nccl$n again"
+            "$nccl && EMU_DEVICES=$n EMU_ORDER=random train again $n wrap=size:1 && grep -q 'comm nccl' '$dir/again' && same nccl$n again"
         check "$n ranks on $n GPUs, all in bf16: within 2e-2" \
             "$cpu && EMU_DEVICES=$n train nccl16 $n comm=nccl dtype=bf16 reduce_dtype=bf16 micro_batch=1 &&
                 near cpu nccl16 2e-2"

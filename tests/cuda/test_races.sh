@@ -40,9 +40,9 @@ check "attention by tensor cores, tiles in a ring" trains 1 model=./wide.json se
 ranks=1
 if have_mpi; then
     ranks=2
-    EMU_DEVICES=2 check "two ranks by NCCL" trains 2 comm=nccl
+    EMU_DEVICES=2 check "two ranks by NCCL, five units" trains 2 comm=nccl wrap=size:1
     EMU_DEVICES=2 check "two ranks by NCCL, bf16, optimizer state in host memory" trains 2 comm=nccl dtype=bf16 offload=optimizer=host
-    check "two ranks on one GPU, staged" trains 2 comm=node dtype=bf16
+    check "two ranks on one GPU, staged, five units, two microbatches" trains 2 comm=node dtype=bf16 wrap=size:1 micro_batch=2
 fi
 
 # Takes come from another thread of the rank, on another stream, while it trains.
