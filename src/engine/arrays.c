@@ -35,8 +35,10 @@ struct arrays {
     struct group *groups;     /* [unit][GROUPS_PER_UNIT] */
     float **shards;           /* [unit][ARRAY_COUNT] */
     struct array_home *homes; /* likewise */
-    /* NULL: no array lies in memory of a device. Set while the service thread looks. */
-    struct stage *_Atomic stage;
+    struct stage *stage;      /* NULL: no array lies in memory of a device */
+    /* A version is there, so all above is settled. Before, the service thread has nothing to do,
+     * and the trainer may still fail and take the stage away again. */
+    atomic_bool published;
     struct dev_stream *writers[GROUPS_PER_UNIT];
     uint64_t *shard_valid_elems;
     atomic_uint owed_count;
@@ -124,7 +126,7 @@ void arrays_set_stage(struct arrays *a, struct stage *stage, struct dev_stream *
     for (size_t i = 0; i < (size_t)a->unit_count * ARRAY_COUNT; i++)
         a->homes[i].place = ARRAY_IN_DEVICE;
     stage_set_wake(stage, arrays_stage_wake, a);
-    atomic_store(&a->stage, stage);
+    a->stage = stage;
 }
 
 void arrays_set_home(struct arrays *a, enum array array, uint32_t unit,
@@ -315,6 +317,7 @@ static void group_publish(struct arrays *a, struct group *g, uint64_t gen, uint6
     g->valid = true;
     g->gen = gen;
     g->step = step;
+    atomic_store(&a->published, true);
     for (struct hold *h = g->holds, *next; h != NULL; h = next) {
         next = h->next;
         if (h->state != HOLD_WAITING || (h->want_gen > gen))
@@ -521,18 +524,25 @@ static enum served arrays_serve_owed(struct arrays *a) {
     return SERVED_NOTHING;
 }
 
+/* For the service thread. */
+static struct stage *arrays_stage(const struct arrays *a) {
+    return atomic_load(&a->published) ? a->stage : NULL;
+}
+
 bool arrays_serve(struct arrays *a) {
+    struct stage *stage = arrays_stage(a);
     enum served served;
     bool queued = false;
     /* What can be queued is, before anything is waited for. */
     while ((served = arrays_serve_owed(a)) == SERVED_QUEUED)
         queued = true;
-    bool drained = a->stage != NULL && stage_drain(a->stage);
+    bool drained = stage != NULL && stage_drain(stage);
     return drained || queued || served == SERVED_COPIED;
 }
 
 static struct hold *arrays_next_staged(struct arrays *a) {
-    struct stage_copy *c = a->stage != NULL ? stage_next_finished(a->stage) : NULL;
+    struct stage *stage = arrays_stage(a);
+    struct stage_copy *c = stage != NULL ? stage_next_finished(stage) : NULL;
     if (c == NULL)
         return NULL;
     struct hold *h = c->owner;
@@ -568,5 +578,6 @@ struct hold *arrays_next_done(struct arrays *a) {
 }
 
 int arrays_failed(const struct arrays *a, struct err *err) {
-    return a->stage != NULL ? stage_failed(a->stage, err) : 0;
+    struct stage *stage = arrays_stage(a);
+    return stage != NULL ? stage_failed(stage, err) : 0;
 }

@@ -51,7 +51,8 @@ void arrays_set_shard(struct arrays *a, enum array array, uint32_t unit, float *
 float *arrays_shard(const struct arrays *a, enum array array, uint32_t unit);
 /* The shards of all arrays lie in memory that only the device reads, and are written by operations
  * on these two streams (or on the stage's own, by arrays_load). All are borrowed; the stage is
- * closed after the last call of the service thread, and before the arrays. */
+ * closed after the last call of the service thread, or while no version has been published yet, and
+ * before the arrays. */
 void arrays_set_stage(struct arrays *a, struct stage *stage, struct dev_stream *state_writer,
                       struct dev_stream *grads_writer);
 

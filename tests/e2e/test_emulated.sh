@@ -40,6 +40,14 @@ ok "no GPU: said in a line" does_not_start "no CUDA-capable device" EMU_NO_DEVIC
 ok "a driver that is too old: said in a line" does_not_start "driver" EMU_DRIVER_OLD=1
 ok "a GPU in exclusive use: said in a line" does_not_start "busy|exclusive|unavailable" EMU_EXCLUSIVE=1
 ok "a GPU without memory: what it was for" does_not_start "cudaMalloc .* out of memory" EMU_MEMORY=1000000
+# The service thread runs already, and has nothing to do with memory that is taken back again.
+fails_as_it_starts() {
+    local n
+    for n in $(seq 80 4 110); do
+        does_not_start "error: .*cuda[A-Z]|error: .* elements: .*cuda[A-Z]" EMU_FAIL_AT="$n:cudaErrorMemoryAllocation" || return 1
+    done
+}
+ok "a GPU that fails as memory is made ready: said, wherever it is" fails_as_it_starts
 
 # ---- train, save, lose a rank
 
