@@ -462,8 +462,13 @@ static int step_run(struct trainer *t, uint64_t step, uint64_t gen, const struct
 }
 
 int trainer_failed(struct trainer *t, int rc, struct err *err) {
-    char why[256];
+    char why[ERR_TEXT_BYTES];
+    struct err cause = {0};
     t->ops->why(t->dev, why, sizeof why);
+    /* A communicator keeps its reasons to itself, those of a device that failed it too. */
+    if ((why[0] == '\0' || rc == -ECOMM) && t->comm_ops->check != NULL &&
+        t->comm_ops->check(t->comm, &cause) != 0)
+        memcpy(why, cause.text, sizeof why);
     if (why[0] == '\0' && t->offload != NULL)
         snprintf(why, sizeof why, "%s", offload_why(t->offload));
     return err_set(err, -rc, "%s %s: %s", t->doing, t->doing_what,
