@@ -31,31 +31,45 @@ static int find_host(const char *name, uint32_t world_size, const struct comm_op
     return 0;
 }
 
-/* Whether two ranks have the same device; a device without an id is nobody else's. A collective. */
+/* What a rank says of its device. */
+struct device_news {
+    struct device_properties properties;
+    struct err why; /* code 0: they are known */
+};
+
+/* Whether two ranks have the same device; a device without an id is nobody else's. A collective: if
+ * a rank can't ask its device, all hear why. */
 static int devices_shared(const struct comm_args *args, bool *shared, struct err *err) {
     struct comm_args alone = *args;
     struct comm *comm = NULL;
-    struct device_properties mine = {0}, other;
+    struct device_news mine = {0}, other;
+    struct err why = {0};
     alone.unit_count = 0;
     *shared = false;
     int rc = args->host->open(&alone, &comm, err);
     if (rc != 0)
         return rc;
-    int failed = args->ops->properties(args->dev, &mine);
+    int asked = args->ops->properties(args->dev, &mine.properties);
+    if (asked != 0)
+        (void)device_failed(args->ops, args->dev, asked, &mine.why, "asking the device of rank %u",
+                            args->rank);
     for (uint32_t r = 0; r < args->world_size && rc == 0; r++) {
         other = mine;
         rc = args->host->broadcast(comm, &other, sizeof other, r);
-        if (r != args->rank && other.id[0] != '\0' && strcmp(other.id, mine.id) == 0)
+        if (rc == 0 && why.code == 0)
+            why = other.why;
+        if (r != args->rank && other.properties.id[0] != '\0' &&
+            strcmp(other.properties.id, mine.properties.id) == 0)
             *shared = true;
     }
-    uint64_t any = failed != 0 ? 2 : *shared;
+    uint64_t any = *shared;
     if (rc == 0)
         rc = args->host->all_reduce_u64(comm, &any, 1, COMM_MAX);
     args->host->close(comm);
-    *shared = any == 1;
-    if (rc == 0 && any == 2)
-        rc = -EIO;
-    return rc != 0 ? err_set(err, -rc, "the ranks could not compare their devices") : 0;
+    *shared = any != 0;
+    if (rc != 0)
+        return err_set(err, -rc, "the ranks could not compare their devices");
+    return why.code != 0 ? err_set(err, why.code, "%s", why.text) : 0;
 }
 
 /* For a device whose memory the host can't read. */
