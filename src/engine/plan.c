@@ -113,7 +113,7 @@ static void plan_memory(const struct layout *l, enum dtype t, enum dtype g, uint
     plan_bytes("more while a pin or a snapshot is held", 4 * shard_bytes);
 }
 
-static int plan_print(struct config *c, struct err *err) {
+static int plan_print(struct config *c, bool gpu, struct err *err) {
     char *text = NULL;
     struct model *m = NULL;
     struct layout l = {0};
@@ -139,8 +139,9 @@ static int plan_print(struct config *c, struct err *err) {
     if (rc != 0)
         goto out;
     uint64_t seq_len = c->seq_len != 0 ? c->seq_len : model_context(m);
-    uint64_t micro =
-        batch_share_of(c->global_batch, seq_len, c->micro_batch, 0, (uint32_t)c->ranks).micro;
+    uint64_t micro = batch_share_of(c->global_batch, seq_len, c->micro_batch,
+                                    gpu ? MICRO_TOKENS_GPU : MICRO_TOKENS, 0, (uint32_t)c->ranks)
+                         .micro;
     printf("%s: %s, %llu parameters in %u tensors, vocabulary %zu, context %zu; wrap %s\n\n",
            c->model, model_kind(m), (unsigned long long)layout_numel(&l), l.tensor_count,
            model_vocab(m), model_context(m), c->wrap);
@@ -161,12 +162,14 @@ out:
     return rc;
 }
 
-/* As a run here would choose it. */
-static void plan_ranks(struct config *c) {
+/* As a run here would choose them. Whether it is for GPUs: where they are asked for and there are
+ * none the plan is still of them. */
+static bool plan_ranks(struct config *c) {
     uint32_t gpus = 0;
-    if (c->ranks == 0 && strcmp(c->device, "cpu") != 0)
+    if (strcmp(c->device, "cpu") != 0)
         (void)gpu_count(c->device, &gpus, NULL);
     c->ranks = config_ranks(c, gpus);
+    return gpus > 0 || (strcmp(c->device, "cpu") != 0 && strcmp(c->device, "auto") != 0);
 }
 
 int plan_main(int argc, char **argv) {
@@ -177,8 +180,8 @@ int plan_main(int argc, char **argv) {
         fprintf(stderr, "gatherfs plan: %s\n", err.text);
         return 2;
     }
-    plan_ranks(&c);
-    if (plan_print(&c, &err) != 0) {
+    bool gpu = plan_ranks(&c);
+    if (plan_print(&c, gpu, &err) != 0) {
         fprintf(stderr, "gatherfs plan: %s\n", err.text);
         return 1;
     }

@@ -7,19 +7,17 @@
 
 #include "engine/trainer.h"
 
-enum { MICRO_TOKENS = 1024 };
-
 static uint64_t div_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
 static uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 struct batch_share batch_share_of(uint64_t global_batch, uint64_t seq_len, uint64_t micro_batch,
-                                  uint32_t rank, uint32_t world_size) {
+                                  uint64_t micro_tokens, uint32_t rank, uint32_t world_size) {
     uint64_t base = global_batch / world_size, extra = global_batch % world_size;
     uint64_t largest = div_up(global_batch, world_size);
     uint64_t cap = micro_batch;
     if (cap == 0)
-        cap = seq_len < MICRO_TOKENS ? MICRO_TOKENS / seq_len : 1;
+        cap = seq_len < micro_tokens ? micro_tokens / seq_len : 1;
     uint64_t micro_count = div_up(largest, min_u64(cap, largest));
     return (struct batch_share){
         .first = rank * base + min_u64(rank, extra),

@@ -11,10 +11,13 @@ struct batch_share {
     uint64_t micro_count;  /* the same on all ranks */
 };
 
-/* micro_batch 0: chosen so that a rank's share fits in few equal microbatches of at most 1024
- * tokens (or one sequence). */
+/* Tokens of a microbatch that is chosen: enough to keep a processor busy, and a GPU. */
+enum { MICRO_TOKENS = 1024, MICRO_TOKENS_GPU = 8192 };
+
+/* micro_batch 0: chosen so that a rank's share fits in few equal microbatches of at most
+ * micro_tokens tokens (or one sequence). */
 struct batch_share batch_share_of(uint64_t global_batch, uint64_t seq_len, uint64_t micro_batch,
-                                  uint32_t rank, uint32_t world_size);
+                                  uint64_t micro_tokens, uint32_t rank, uint32_t world_size);
 /* Sequences of microbatch m on this rank. */
 uint64_t batch_micro_count(const struct batch_share *s, uint64_t m);
 

@@ -182,7 +182,8 @@ int trainer_open(const struct trainer_args *args, struct trainer **out, struct e
     int rc = trainer_check(t, err);
     if (rc == 0) {
         t->share = batch_share_of(t->config.global_batch, t->seq_len, t->config.micro_batch,
-                                  t->rank, t->world_size);
+                                  t->ops->host_access ? MICRO_TOKENS : MICRO_TOKENS_GPU, t->rank,
+                                  t->world_size);
         rc = visits_plan(t, err);
     }
     if (rc == 0)

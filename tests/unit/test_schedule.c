@@ -20,7 +20,8 @@ static void shares_cover_the_batch_once(void **state) {
             for (uint64_t micro = 0; micro <= 5; micro++) {
                 uint64_t next = 0, counts = 0;
                 for (uint32_t rank = 0; rank < world; rank++) {
-                    struct batch_share s = batch_share_of(batch, 256, micro, rank, world);
+                    struct batch_share s =
+                        batch_share_of(batch, 256, micro, MICRO_TOKENS, rank, world);
                     uint64_t in_micros = 0;
                     assert_int_equal(s.first, next);
                     next += s.count;
@@ -42,20 +43,26 @@ static void eight_sequences_on_three_ranks_are_3_3_2(void **state) {
     (void)state;
     const uint64_t want[] = {3, 3, 2};
     for (uint32_t rank = 0; rank < 3; rank++)
-        assert_int_equal(batch_share_of(8, 64, 0, rank, 3).count, want[rank]);
+        assert_int_equal(batch_share_of(8, 64, 0, MICRO_TOKENS, rank, 3).count, want[rank]);
 }
 
 static void microbatches_are_few_and_equal(void **state) {
     (void)state;
-    struct batch_share s = batch_share_of(10, 256, 0, 0, 1);
+    struct batch_share s = batch_share_of(10, 256, 0, MICRO_TOKENS, 0, 1);
     assert_int_equal(s.micro_count, 3);
     assert_int_equal(s.micro, 4);
-    s = batch_share_of(9, 256, 0, 0, 1);
+    s = batch_share_of(9, 256, 0, MICRO_TOKENS, 0, 1);
     assert_int_equal(s.micro_count, 3);
     assert_int_equal(s.micro, 3);
-    s = batch_share_of(4, 4096, 0, 0, 2);
+    s = batch_share_of(4, 4096, 0, MICRO_TOKENS, 0, 2);
     assert_int_equal(s.micro_count, 2);
     assert_int_equal(s.micro, 1);
+    s = batch_share_of(9, 1024, 0, MICRO_TOKENS_GPU, 0, 1);
+    assert_int_equal(s.micro_count, 2);
+    assert_int_equal(s.micro, 5);
+    s = batch_share_of(9, 1024, 3, MICRO_TOKENS_GPU, 0, 1);
+    assert_int_equal(s.micro_count, 3);
+    assert_int_equal(s.micro, 3);
 }
 
 static void learning_rate_rises_then_falls_to_its_lowest(void **state) {
