@@ -4,11 +4,13 @@
 
 #include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/cuda/gpu_check_wide.h"
 
@@ -201,6 +203,15 @@ struct reading {
     struct err err;
 };
 
+/* Until others have moved something, as the service thread of a rank waits. */
+static void read_wait(const struct arrays *a) {
+    enum { WAIT_MS = 5 };
+    struct pollfd p = {.fd = arrays_wake_fd(a), .events = POLLIN};
+    uint64_t count;
+    if (poll(&p, 1, WAIT_MS) > 0 && read(p.fd, &count, sizeof count) < 0)
+        return; /* it was for others */
+}
+
 /* All units at once, as a reader of the whole model asks for them. */
 static int read_round(struct reading *g, struct hold *holds) {
     const struct layout *l = &g->rig->shape.layout;
@@ -215,9 +226,11 @@ static int read_round(struct reading *g, struct hold *holds) {
         left += !arrays_take(a, &holds[u]);
     }
     while (left > 0) {
-        (void)arrays_serve(a);
-        while (left > 0 && arrays_next_done(a) != NULL)
-            left--;
+        bool any = arrays_serve(a);
+        for (; left > 0 && arrays_next_done(a) != NULL; left--)
+            any = true;
+        if (!any && left > 0)
+            read_wait(a);
     }
     for (uint32_t u = 0; u < l->unit_count; u++)
         if (holds[u].result != HOLD_COPIED)
