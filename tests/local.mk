@@ -16,6 +16,7 @@ include tests/cuda/kernels.mk
 include tests/cuda/doubles.mk
 include tests/cuda/mma.mk
 include tests/cuda/gpu_check.mk
+include tests/cuda/mutants.mk
 include tests/mpi/local.mk
 include tests/mount/local.mk
 include tests/e2e/local.mk

@@ -129,5 +129,9 @@ if have_mpi; then
     check 'an asynchronous error of nccl ends the step' \
         "EMU_DEVICES=2 NCCL_DOUBLE_ASYNC_ERROR=1:9 LAUNCH_SECONDS=60 train async 2 comm=nccl comm_timeout=5
             fails async \$? nccl"
+    # Three gathers and three reductions are a step.
+    check 'an error of the last collective of a step ends that step' \
+        "EMU_DEVICES=2 NCCL_DOUBLE_ASYNC_ERROR=1:6 LAUNCH_SECONDS=60 train async 2 comm=nccl comm_timeout=5
+            fails async \$? 'rank 1: step 1: ncclReduceScatter'"
 fi
 finish
