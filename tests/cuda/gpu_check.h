@@ -29,18 +29,18 @@ struct check_options {
 };
 
 struct check_test {
-    const char *name; /* "engine/f32" */
-    const char *what; /* for people */
+    const char *name;    /* "engine/f32" */
+    const char *what;    /* for people */
+    const char *only;    /* kernels: prefix of their names */
+    const char *offload; /* NULL: none */
+    void (*run)(const struct check_test *t, const struct check_options *o);
     unsigned seconds; /* then it hangs */
     unsigned quick_seconds;
-    void (*run)(const struct check_test *t, const struct check_options *o);
-    const char *only; /* kernels: prefix of their names */
-    bool tensor_cores;
     enum dtype dtype;
     uint32_t ranks;
-    const char *offload; /* NULL: none */
-    bool bench;          /* makes rows of the tables: it must pass, too */
-    bool only_full;      /* left out unless everything is wanted */
+    bool tensor_cores;
+    bool bench;     /* makes rows of the tables: it must pass, too */
+    bool only_full; /* left out unless everything is wanted */
 };
 
 /* The device under test: device_cuda. */
@@ -72,6 +72,7 @@ bool check_any_failed(void);
 double check_now(void); /* seconds, monotonic */
 /* Memory that processes forked later share; zeroed. Ends the program where there is none. */
 void *check_shared(size_t bytes);
+bool check_same_bits(const void *a, const void *b, size_t bytes);
 /* splitmix64 (Steele, Lea and Flood, 2014) */
 uint64_t check_random(uint64_t *state);
 

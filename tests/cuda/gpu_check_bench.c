@@ -250,40 +250,33 @@ static void *reading_main(void *arg) {
 }
 
 /* GB/s of the reader, and the steps beside it. */
-static int read_beside(struct rig *r, uint64_t *step, const struct check_options *o, double *gbs,
-                       double *ms, struct err *err) {
-    uint64_t numel = layout_numel(&r->shape.layout);
-    struct reading *g = calloc(1, sizeof *g);
+static int read_beside(struct reading *g, uint64_t *step, const struct check_options *o,
+                       double *gbs, double *ms, struct err *err) {
+    uint64_t bytes = layout_numel(&g->rig->shape.layout) * sizeof(float);
     pthread_t thread;
     uint32_t count = 0;
-    int rc = g != NULL ? 0 : err_set(err, ENOMEM, "no memory for a reader");
-    if (rc == 0) {
-        g->rig = r;
-        g->memory = calloc(numel, sizeof *g->memory);
-        rc = g->memory != NULL ? 0 : err_set(err, ENOMEM, "no memory for the parameters");
-    }
-    if (rc == 0)
-        memset(g->memory, 1, numel * sizeof *g->memory); /* touched */
-    if (rc == 0) {
-        int code = pthread_create(&thread, NULL, reading_main, g);
-        rc = code != 0 ? err_set(err, code, "no thread for a reader") : 0;
-    }
-    if (rc == 0) {
-        rc = steps_for(r, step, seconds_of(o), ms, &count, err);
+    g->memory = malloc(bytes);
+    if (g->memory == NULL)
+        return err_set(err, ENOMEM, "no memory for the parameters");
+    memset(g->memory, 1, bytes); /* touched */
+    int code = pthread_create(&thread, NULL, reading_main, g);
+    int rc = code != 0 ? err_set(err, code, "no thread for a reader") : 0;
+    if (code == 0) {
+        rc = steps_for(g->rig, step, seconds_of(o), ms, &count, err);
         atomic_store(&g->stop, true);
         (void)pthread_join(thread, NULL);
-        *gbs = (double)g->rounds * (double)numel * sizeof(float) / g->seconds / 1e9;
-        if (rc == 0 && g->err.code != 0)
-            rc = err_set(err, g->err.code, "%s", g->err.text);
+        *gbs = (double)g->rounds * (double)bytes / g->seconds / 1e9;
     }
-    free(g != NULL ? g->memory : NULL);
-    free(g);
+    free(g->memory);
+    if (rc == 0 && g->err.code != 0)
+        rc = err_set(err, g->err.code, "%s", g->err.text);
     return rc;
 }
 
 static int read_measure(struct rig *r, const struct check_test *t, const struct check_options *o,
                         struct err *err) {
     double pinned = 0, before = 0, beside = 0, after = 0, gbs = 0;
+    struct reading reading = {.rig = r};
     uint64_t step = 0;
     uint32_t count = 0;
     int rc = warm(r, &step, err);
@@ -292,7 +285,7 @@ static int read_measure(struct rig *r, const struct check_test *t, const struct 
     if (rc == 0)
         rc = steps_for(r, &step, seconds_of(o) / 2, &before, &count, err);
     if (rc == 0)
-        rc = read_beside(r, &step, o, &gbs, &beside, err);
+        rc = read_beside(&reading, &step, o, &gbs, &beside, err);
     if (rc == 0)
         rc = steps_for(r, &step, seconds_of(o) / 2, &after, &count, err);
     if (rc != 0)

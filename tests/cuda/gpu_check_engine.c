@@ -71,11 +71,11 @@ static void compare_bits(const char *name, const struct run_spec *spec,
     if (!learnt(want, spec->steps))
         check_failed(name, "the loss went from %.4f to %.4f", want->losses[0],
                      want->losses[spec->steps - 1]);
-    else if (memcmp(got->losses, want->losses, sizeof want->losses) != 0)
+    else if (!check_same_bits(got->losses, want->losses, sizeof want->losses))
         check_failed(name, "the losses differ by %.1e", losses_difference(got, want, spec->steps));
-    else if (memcmp(got->norms, want->norms, sizeof want->norms) != 0)
+    else if (!check_same_bits(got->norms, want->norms, sizeof want->norms))
         check_failed(name, "the norms of the gradients differ");
-    else if (memcmp(got->arrays, want->arrays, bytes) != 0)
+    else if (!check_same_bits(got->arrays, want->arrays, bytes))
         check_failed(name, "the losses are the same, the arrays are not");
     else
         check_passed(name, "the same bits after %llu steps", (unsigned long long)spec->steps);

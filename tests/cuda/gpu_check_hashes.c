@@ -69,12 +69,14 @@ static int note_version(struct rig *r, struct hashes *h, uint64_t gen, float *sc
 }
 
 static int alone_steps(struct rig *r, struct hashes *h, struct err *err) {
-    uint64_t largest = 0;
+    uint64_t largest = 1;
     for (uint32_t u = 0; u < r->shape.layout.unit_count; u++)
         if (largest < r->shape.layout.units[u].numel)
             largest = r->shape.layout.units[u].numel;
     float *scratch = malloc(largest * sizeof *scratch);
-    int rc = scratch != NULL ? rig_init(r, err) : err_set(err, ENOMEM, "no memory for a unit");
+    if (scratch == NULL)
+        return err_set(err, ENOMEM, "no memory for a unit");
+    int rc = rig_init(r, err);
     if (rc == 0)
         rc = note_version(r, h, 1, scratch, err);
     for (uint64_t step = 0; step < r->spec->steps && rc == 0; step++) {
