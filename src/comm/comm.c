@@ -72,6 +72,27 @@ static int devices_shared(const struct comm_args *args, bool *shared, struct err
     return why.code != 0 ? err_set(err, why.code, "%s", why.text) : 0;
 }
 
+int comm_agree(const struct comm_ops *ops, struct comm *host, uint32_t rank, int rc,
+               struct err *err) {
+    uint64_t weight = rc == 0 ? 0 : rc == -ETIMEDOUT || rc == -ECOMM ? 1 : 2;
+    uint64_t worst = weight << 32 | (UINT32_MAX - rank);
+    struct err why = {0};
+    int agreed = ops->all_reduce_u64(host, &worst, 1, COMM_MAX);
+    if (agreed == 0 && worst >> 32 == 0)
+        return 0;
+    uint32_t cause = UINT32_MAX - (uint32_t)worst;
+    if (agreed == 0 && cause == rank)
+        why = *err;
+    if (agreed == 0)
+        agreed = ops->broadcast(host, &why, sizeof why, cause);
+    if (agreed != 0)
+        return rc != 0 ? rc
+                       : err_set(err, -agreed, "the ranks could not agree on the communicator");
+    why.text[sizeof why.text - 1] = '\0';
+    *err = (struct err){0};
+    return err_set(err, why.code != 0 ? why.code : ECOMM, "%s", why.text);
+}
+
 /* For a device whose memory the host can't read. */
 static int find_device(const char *name, struct comm_args *args, const struct comm_ops **out,
                        struct err *err) {

@@ -105,5 +105,10 @@ extern const struct comm_ops comm_self, comm_node, comm_mpi, comm_staged, comm_n
  * the reason otherwise. A collective, after comm_world_init. */
 int comm_find(const char *name, struct comm_args *args, const struct comm_ops **out,
               struct err *err);
+/* Whether all ranks came this far: 0, or on each of them the reason of the first that failed by
+ * itself (that others waited for it in vain explains nothing). rc, *err: of this rank. A collective
+ * of a communicator that is open. */
+int comm_agree(const struct comm_ops *ops, struct comm *host, uint32_t rank, int rc,
+               struct err *err);
 
 #endif

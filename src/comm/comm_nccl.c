@@ -56,28 +56,6 @@ static struct comm *nccl_new(const struct comm_args *args, struct comm *host) {
     return c;
 }
 
-/* Whether all ranks came this far. If not, all get the reason of the first that failed by itself:
- * that the others waited for it in vain explains nothing. */
-static int nccl_agree(const struct comm_args *args, struct comm *host, int rc, struct err *err) {
-    uint64_t weight = rc == 0 ? 0 : rc == -ETIMEDOUT || rc == -ECOMM ? 1 : 2;
-    uint64_t worst = weight << 32 | (UINT32_MAX - args->rank);
-    struct err why = {0};
-    int agreed = args->host->all_reduce_u64(host, &worst, 1, COMM_MAX);
-    if (agreed == 0 && worst >> 32 == 0)
-        return 0;
-    uint32_t cause = UINT32_MAX - (uint32_t)worst;
-    if (agreed == 0 && cause == args->rank)
-        why = *err;
-    if (agreed == 0)
-        agreed = args->host->broadcast(host, &why, sizeof why, cause);
-    if (agreed != 0)
-        return rc != 0 ? rc
-                       : err_set(err, -agreed, "the ranks could not agree on the communicator");
-    why.text[sizeof why.text - 1] = '\0';
-    *err = (struct err){0};
-    return err_set(err, why.code != 0 ? why.code : ECOMM, "%s", why.text);
-}
-
 /* The id goes round with the reason why there is none. */
 static int nccl_id(struct comm *c, uint8_t id[COLLECTIVE_ID_BYTES], struct err *err) {
     struct {
@@ -113,13 +91,13 @@ static int nccl_open(const struct comm_args *args, struct comm **out, struct err
                                     &c->sum)) != 0)
         rc = device_failed(args->ops, args->dev, rc, err, "%zu bytes for reduced gradients",
                            c->sum_bytes);
-    rc = nccl_agree(args, host, rc, err);
+    rc = comm_agree(args->host, host, args->rank, rc, err);
     if (rc == 0 && c != NULL)
         rc = nccl_id(c, id, err);
     if (rc == 0 && c != NULL) {
         rc = args->collectives->open(id, args->rank, args->world_size, args->dev, args->timeout_s,
                                      &c->world, err);
-        rc = nccl_agree(args, host, rc, err);
+        rc = comm_agree(args->host, host, args->rank, rc, err);
     }
     if (c == NULL) {
         args->host->close(host);

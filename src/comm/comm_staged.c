@@ -67,7 +67,7 @@ static int staged_alloc(struct comm *c, enum dev_memory kind, size_t bytes, cons
                         void **out, struct err *err) {
     int rc = c->args.ops->alloc(c->args.dev, kind, bytes, what, out);
     return rc != 0
-               ? err_set(err, -rc, "%zu bytes for %s on device %s", bytes, what, c->args.ops->name)
+               ? device_failed(c->args.ops, c->args.dev, rc, err, "%zu bytes for %s", bytes, what)
                : 0;
 }
 
@@ -122,12 +122,7 @@ static int staged_open(const struct comm_args *args, struct comm **out, struct e
         return rc;
     struct comm *c = staged_new(args);
     rc = c != NULL ? staged_memory(c, err) : err_set(err, ENOMEM, "no memory for the communicator");
-    uint64_t failed = rc != 0;
-    int agreed = args->host->all_reduce_u64(host, &failed, 1, COMM_MAX);
-    if (rc == 0 && agreed != 0)
-        rc = err_set(err, -agreed, "the ranks could not agree on the communicator");
-    if (rc == 0 && failed != 0)
-        rc = err_set(err, ENOMEM, "another rank has no memory for the communicator");
+    rc = comm_agree(args->host, host, args->rank, rc, err);
     if (c == NULL) {
         args->host->close(host);
         return rc;
