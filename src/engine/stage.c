@@ -43,7 +43,7 @@ struct stage {
     bool closing, hurry;
     bool told;      /* a failure stands in the log */
     int failed;     /* -errno: the device is of no use any more */
-    struct err why; /* of the last failure */
+    struct err why; /* if failed */
     /* Tickets count pieces in the order of the stream, so one that is complete says so of all
      * before it. */
     uint64_t last_ticket, complete_ticket;
@@ -200,21 +200,26 @@ void stage_set_wake(struct stage *s, void (*wake)(void *ctx), void *ctx) {
 
 /* ---- pieces; the lock is held */
 
-/* One word in the log, however many copies fail. */
-static void stage_tell(struct stage *s, int rc, const char *what) {
+/* One word in the log, however many copies fail. lost: no other will succeed. */
+static void stage_tell(struct stage *s, const struct err *why, bool lost) {
     if (s->failed != 0)
         return; /* the first cause counts */
-    s->why.code = 0;
-    (void)stage_error(s, rc, what, &s->why);
-    if (!s->told)
-        log_error("%s", s->why.text);
+    if (lost)
+        log_error("%s", why->text);
+    else if (!s->told)
+        log_warn("%s", why->text);
     s->told = true;
+    if (lost) {
+        s->failed = -why->code;
+        s->why = *why;
+    }
 }
 
 static void stage_lose(struct stage *s, struct slot *slot, int rc, const char *what) {
-    stage_tell(s, rc, what);
+    struct err why = {0};
+    (void)stage_error(s, rc, what, &why);
+    stage_tell(s, &why, true);
     slot->state = SLOT_LOST;
-    s->failed = rc;
 }
 
 static void copy_finish(struct stage *s, struct stage_copy *c) {
@@ -237,9 +242,9 @@ static void copy_unfinish(struct stage *s, struct stage_copy *c) {
 /* A call was refused. One that can't even record an event refuses all that follows: an error of
  * execution stays with a device. */
 static int slot_refused(struct stage *s, struct slot *slot, int rc, const char *what) {
-    stage_tell(s, rc, what);
-    if (s->args.ops->event_record(s->args.dev, s->stream, slot->event) != 0)
-        s->failed = rc;
+    struct err why = {0};
+    (void)stage_error(s, rc, what, &why);
+    stage_tell(s, &why, s->args.ops->event_record(s->args.dev, s->stream, slot->event) != 0);
     return rc;
 }
 
@@ -358,11 +363,10 @@ void stage_fence(struct stage *s, uint64_t ticket, struct dev_stream *writer) {
     struct slot *slot = ticket > s->complete_ticket ? slot_behind(s, ticket) : NULL;
     int rc = slot != NULL ? ops->stream_wait(s->args.dev, writer, slot->event) : 0;
     if (rc != 0) {
-        stage_tell(s, rc, "making a stream wait for a copy out of the device");
-        rc = ops->event_synchronize(s->args.dev, slot->event);
-        /* It can't be said what the copies under way have read. */
-        if (rc != 0)
-            s->failed = rc;
+        struct err why = {0};
+        (void)stage_error(s, rc, "making a stream wait for a copy out of the device", &why);
+        /* If the host can't wait either, it can't be said what the copies under way have read. */
+        stage_tell(s, &why, ops->event_synchronize(s->args.dev, slot->event) != 0);
     }
     pthread_mutex_unlock(&s->lock);
 }

@@ -64,7 +64,7 @@ static void job_failed(struct supervisor *s, uint32_t code, const char *why) {
     else
         supervisor_error(s, "%s", text);
     job_free(j);
-    stop_snapshot_failed(s, text);
+    stop_snapshot_failed(s, code, text);
     status_send(s);
 }
 

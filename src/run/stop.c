@@ -18,7 +18,7 @@ static void take_last_snapshot(struct supervisor *s) {
     struct err err = {0};
     s->stop.phase = STOP_SNAPSHOT;
     if (snapshots_begin(s, NULL, NULL, &err))
-        stop_snapshot_failed(s, err.text);
+        stop_snapshot_failed(s, (uint32_t)err.code, err.text);
 }
 
 void stop_step(struct supervisor *s) {
@@ -62,7 +62,8 @@ void stop_request(struct supervisor *s, const char *why) {
 }
 
 /* The run is not thrown away: it pauses. */
-void stop_snapshot_failed(struct supervisor *s, const char *why) {
+void stop_snapshot_failed(struct supervisor *s, uint32_t code, const char *why) {
+    bool is_full = code == ENOSPC || code == EDQUOT;
     if (s->stop.phase == STOP_RESTING)
         stop_step(s); /* it was somebody else's */
     if (s->stop.phase != STOP_SNAPSHOT)
@@ -70,11 +71,10 @@ void stop_snapshot_failed(struct supervisor *s, const char *why) {
     s->stop.phase = STOP_NONE;
     s->stop.has_failed = true;
     s->goal.ending = s->goal.running = false;
-    progress_say(
-        &s->progress,
-        "The last snapshot could not be written, so the run goes on, paused: %s\n"
-        "Make room, and `gatherfs stop %s` tries again; Ctrl-C ends it without a snapshot.",
-        why, s->rundir.path);
+    progress_say(&s->progress,
+                 "The last snapshot could not be written, so the run goes on, paused: %s\n"
+                 "%s`gatherfs stop %s` tries again; Ctrl-C ends it without a snapshot.",
+                 why, is_full ? "Make room, and " : "", s->rundir.path);
     supervisor_event(s, "stop", "called off: %s", why);
     supervisor_goal_changed(s);
 }

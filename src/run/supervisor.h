@@ -266,7 +266,7 @@ struct stop {
 };
 void stop_request(struct supervisor *s, const char *why);
 void stop_step(struct supervisor *s); /* something changed that it may wait for */
-void stop_snapshot_failed(struct supervisor *s, const char *why);
+void stop_snapshot_failed(struct supervisor *s, uint32_t code, const char *why);
 void stop_at_once(struct supervisor *s, const char *why);
 
 /* ---- supervisor.c */
