@@ -171,7 +171,7 @@ static void a_model_on_one_stream_has_no_conflict(void **state) {
     struct harness h;
     struct recording_conflict x;
     char *config = NULL;
-    int32_t tokens[1] = {0};
+    int32_t tokens[2 * 64] = {0};
     assert_int_equal(ops->open(&(struct device_args){.threads = 1}, &d, NULL), 0);
     assert_int_equal(model_config_text("gpt2:124M", &config, NULL), 0);
     harness_open(&h, ops, d, DTYPE_F32, config, 2, 64); /* gigabytes, of which none is touched */
