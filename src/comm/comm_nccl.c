@@ -10,12 +10,12 @@
 
 #include "comm/collective.h"
 #include "comm/comm.h"
+#include "comm/host_part.h"
 
 struct comm {
+    struct host_part host; /* first */
     struct comm_args args; /* shard_elems is not used after open */
     uint64_t *shard_elems; /* by unit */
-    const struct comm_ops *host_ops;
-    struct comm *host;
     struct collective *world;
     void *sum; /* a shard of reduce_dtype, in device memory */
     size_t sum_bytes;
@@ -28,8 +28,8 @@ static void nccl_close(struct comm *c) {
         c->args.collectives->close(c->world);
     if (c->sum != NULL)
         c->args.ops->free(c->args.dev, DEV_MEM_DEVICE, c->sum, c->sum_bytes);
-    if (c->host != NULL)
-        c->host_ops->close(c->host);
+    if (c->host.comm != NULL)
+        c->host.ops->close(c->host.comm);
     free(c->shard_elems);
     free(c);
 }
@@ -51,8 +51,8 @@ static struct comm *nccl_new(const struct comm_args *args, struct comm *host) {
         largest = largest < args->shard_elems[u] ? args->shard_elems[u] : largest;
     }
     c->sum_bytes = largest * dtype_bytes(args->reduce_dtype);
-    c->host_ops = args->host;
-    c->host = host;
+    c->host.ops = args->host;
+    c->host.comm = host;
     return c;
 }
 
@@ -64,7 +64,7 @@ static int nccl_id(struct comm *c, uint8_t id[COLLECTIVE_ID_BYTES], struct err *
     } news = {0};
     if (c->args.rank == 0)
         (void)c->args.collectives->unique_id(news.id, &news.why);
-    int rc = c->host_ops->broadcast(c->host, &news, sizeof news, 0);
+    int rc = c->host.ops->broadcast(c->host.comm, &news, sizeof news, 0);
     if (rc != 0)
         return err_set(err, -rc, "the id of the communicator could not be spread");
     news.why.text[sizeof news.why.text - 1] = '\0';
@@ -111,12 +111,6 @@ static int nccl_open(const struct comm_args *args, struct comm **out, struct err
     return 0;
 }
 
-static void *nccl_none(struct comm *c, uint32_t unit_or_slot) {
-    (void)c;
-    (void)unit_or_slot;
-    return NULL;
-}
-
 static int nccl_all_gather(struct comm *c, struct dev_stream *s, uint32_t unit, const void *shard,
                            void *buffer, const void **view) {
     if (unit >= c->args.unit_count)
@@ -156,33 +150,19 @@ static void nccl_tell(const struct comm *c, dev_memory_fn *tell, void *ctx) {
     tell(ctx, DEV_MEM_DEVICE, c->sum_bytes, "reduced gradients");
 }
 
-static int nccl_all_reduce_f64(struct comm *c, double *inout, size_t count, enum comm_op op) {
-    return c->host_ops->all_reduce_f64(c->host, inout, count, op);
-}
-
-static int nccl_all_reduce_u64(struct comm *c, uint64_t *inout, size_t count, enum comm_op op) {
-    return c->host_ops->all_reduce_u64(c->host, inout, count, op);
-}
-
-static int nccl_broadcast(struct comm *c, void *data, size_t bytes, uint32_t root) {
-    return c->host_ops->broadcast(c->host, data, bytes, root);
-}
-
-static int nccl_barrier(struct comm *c) { return c->host_ops->barrier(c->host); }
-
 const struct comm_ops comm_nccl = {
     .name = "nccl",
     .open = nccl_open,
     .close = nccl_close,
-    .shard = nccl_none,
+    .shard = host_no_memory,
     .all_gather = nccl_all_gather,
     .gather_is_view = false,
-    .grad_buffer = nccl_none,
+    .grad_buffer = host_no_memory,
     .reduce_scatter = nccl_reduce_scatter,
     .check = nccl_check,
     .memory = nccl_tell,
-    .all_reduce_f64 = nccl_all_reduce_f64,
-    .all_reduce_u64 = nccl_all_reduce_u64,
-    .broadcast = nccl_broadcast,
-    .barrier = nccl_barrier,
+    .all_reduce_f64 = host_all_reduce_f64,
+    .all_reduce_u64 = host_all_reduce_u64,
+    .broadcast = host_broadcast,
+    .barrier = host_barrier,
 };

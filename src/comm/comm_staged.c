@@ -10,13 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/comm.h"
+#include "comm/host_part.h"
 
 struct comm {
+    struct host_part host; /* first */
     struct comm_args args; /* shard_elems is not used after open */
     uint64_t *shard_elems; /* by unit */
-    const struct comm_ops *host_ops;
-    struct comm *host;
     bool *changed;      /* by unit: the host's window has an older version of this rank's shard */
     size_t unit_bytes;  /* of the largest unit, in the larger dtype */
     size_t sum_bytes;   /* of the largest shard in f32 */
@@ -56,8 +55,8 @@ static void staged_close(struct comm *c) {
     pinned_free(c, DEV_MEM_HOST, c->down, c->unit_bytes);
     pinned_free(c, DEV_MEM_HOST, c->sum, c->sum_bytes);
     pinned_free(c, DEV_MEM_DEVICE, c->sum_device, c->sum_bytes);
-    if (c->host != NULL)
-        c->host_ops->close(c->host);
+    if (c->host.comm != NULL)
+        c->host.ops->close(c->host.comm);
     free(c->changed);
     free(c->shard_elems);
     free(c);
@@ -127,20 +126,14 @@ static int staged_open(const struct comm_args *args, struct comm **out, struct e
         args->host->close(host);
         return rc;
     }
-    c->host = host;
-    c->host_ops = args->host;
+    c->host.comm = host;
+    c->host.ops = args->host;
     if (rc != 0) {
         staged_close(c);
         return rc;
     }
     *out = c;
     return 0;
-}
-
-static void *staged_none(struct comm *c, uint32_t unit_or_slot) {
-    (void)c;
-    (void)unit_or_slot;
-    return NULL;
 }
 
 static void staged_shards_changed(struct comm *c) {
@@ -187,11 +180,11 @@ static int gather_window(struct comm *c, struct dev_stream *s, uint32_t unit, co
         if (rc == 0)
             memcpy(window, c->down, bytes);
         if (rc == 0)
-            rc = c->host_ops->barrier(c->host);
+            rc = c->host.ops->barrier(c->host.comm);
         c->changed[unit] = rc != 0;
     }
     if (rc == 0)
-        rc = c->host_ops->all_gather(c->host, s, unit, window, NULL, view);
+        rc = c->host.ops->all_gather(c->host.comm, s, unit, window, NULL, view);
     if (rc == 0)
         memcpy(c->up, *view, bytes * c->args.world_size);
     return rc;
@@ -202,7 +195,7 @@ static int staged_all_gather(struct comm *c, struct dev_stream *s, uint32_t unit
     if (unit >= c->args.unit_count)
         return -EINVAL;
     size_t bytes = c->shard_elems[unit] * dtype_bytes(c->args.param_dtype);
-    void *window = c->host_ops->shard(c->host, unit);
+    void *window = c->host.ops->shard(c->host.comm, unit);
     const void *gathered = NULL;
     int rc = reuse(c, &c->up_queued, c->up_read);
     if (rc == 0 && window != NULL)
@@ -210,7 +203,7 @@ static int staged_all_gather(struct comm *c, struct dev_stream *s, uint32_t unit
     if (rc == 0 && window == NULL)
         rc = bring(c, s, c->down, shard, bytes);
     if (rc == 0 && window == NULL)
-        rc = c->host_ops->all_gather(c->host, s, unit, c->down, c->up, &gathered);
+        rc = c->host.ops->all_gather(c->host.comm, s, unit, c->down, c->up, &gathered);
     if (rc == 0)
         rc = send_off(c, s, buffer, c->up, bytes * c->args.world_size, &c->up_queued, c->up_read);
     if (rc == 0)
@@ -225,7 +218,7 @@ static int staged_reduce_scatter(struct comm *c, struct dev_stream *s, uint32_t 
     const struct device_ops *ops = c->args.ops;
     size_t elems = c->shard_elems[unit];
     size_t bytes = elems * c->args.world_size * dtype_bytes(c->args.reduce_dtype);
-    void *window = c->host_ops->grad_buffer(c->host, unit == 0 ? 0 : 1), *source = c->down;
+    void *window = c->host.ops->grad_buffer(c->host.comm, unit == 0 ? 0 : 1), *source = c->down;
     int rc = bring(c, s, c->down, full, bytes);
     if (rc == 0)
         rc = reuse(c, &c->sum_queued, c->sum_read);
@@ -234,7 +227,7 @@ static int staged_reduce_scatter(struct comm *c, struct dev_stream *s, uint32_t 
         source = window;
     }
     if (rc == 0)
-        rc = c->host_ops->reduce_scatter(c->host, s, unit, source, c->sum, false);
+        rc = c->host.ops->reduce_scatter(c->host.comm, s, unit, source, c->sum, false);
     if (rc != 0 || elems == 0)
         return rc;
     rc = send_off(c, s, accumulate ? c->sum_device : shard, c->sum, elems * sizeof *shard,
@@ -262,37 +255,23 @@ static void staged_tell(const struct comm *c, dev_memory_fn *tell, void *ctx) {
     tell(ctx, DEV_MEM_HOST, c->unit_bytes, "staging from the device");
     tell(ctx, DEV_MEM_HOST, c->sum_bytes, "staging of reduced gradients");
     tell(ctx, DEV_MEM_DEVICE, c->sum_bytes, "reduced gradients");
-    if (c->host_ops->memory != NULL)
-        c->host_ops->memory(c->host, tell_host, &l);
+    if (c->host.ops->memory != NULL)
+        c->host.ops->memory(c->host.comm, tell_host, &l);
 }
-
-static int staged_all_reduce_f64(struct comm *c, double *inout, size_t count, enum comm_op op) {
-    return c->host_ops->all_reduce_f64(c->host, inout, count, op);
-}
-
-static int staged_all_reduce_u64(struct comm *c, uint64_t *inout, size_t count, enum comm_op op) {
-    return c->host_ops->all_reduce_u64(c->host, inout, count, op);
-}
-
-static int staged_broadcast(struct comm *c, void *data, size_t bytes, uint32_t root) {
-    return c->host_ops->broadcast(c->host, data, bytes, root);
-}
-
-static int staged_barrier(struct comm *c) { return c->host_ops->barrier(c->host); }
 
 const struct comm_ops comm_staged = {
     .name = "staged",
     .open = staged_open,
     .close = staged_close,
-    .shard = staged_none,
+    .shard = host_no_memory,
     .shards_changed = staged_shards_changed,
     .all_gather = staged_all_gather,
     .gather_is_view = false,
-    .grad_buffer = staged_none,
+    .grad_buffer = host_no_memory,
     .reduce_scatter = staged_reduce_scatter,
     .memory = staged_tell,
-    .all_reduce_f64 = staged_all_reduce_f64,
-    .all_reduce_u64 = staged_all_reduce_u64,
-    .broadcast = staged_broadcast,
-    .barrier = staged_barrier,
+    .all_reduce_f64 = host_all_reduce_f64,
+    .all_reduce_u64 = host_all_reduce_u64,
+    .broadcast = host_broadcast,
+    .barrier = host_barrier,
 };

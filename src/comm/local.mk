@@ -5,7 +5,8 @@ libgfs_engine_a_SOURCES += \
 	src/comm/comm_nccl.c \
 	src/comm/comm_self.c \
 	src/comm/comm_staged.c \
-	src/comm/fold.c src/comm/fold.h
+	src/comm/fold.c src/comm/fold.h \
+	src/comm/host_part.c src/comm/host_part.h
 libgfs_engine_a_SOURCES += \
 	src/comm/comm_node.c \
 	src/comm/node_barrier.c src/comm/node_barrier.h \

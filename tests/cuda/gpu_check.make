@@ -32,7 +32,7 @@ c = $(addprefix src/base/,buf.c err.c file.c knobs.c knobs_check.c log.c parse.c
 	$(addprefix src/device/cpu/,attention.c blas.c cpu.c gemm.c gemm_v4.c kernels.c kernels_base.c \
 		kernels_v3.c kernels_v4.c onednn.c ops.c team.c) \
 	$(addprefix src/device/cuda/,device.c error.c gemm.c ops.c plugin.c properties.c stream.c) \
-	$(addprefix src/comm/,comm.c comm_nccl.c comm_node.c comm_nompi.c comm_self.c comm_staged.c \
+	$(addprefix src/comm/,comm.c comm_nccl.c comm_node.c comm_nompi.c comm_self.c comm_staged.c host_part.c \
 		fold.c node_barrier.c node_memory.c world_fork.c) \
 	$(addprefix src/model/,gpt2.c gpt2_run.c model.c) \
 	$(addprefix src/engine/,arrays.c offload.c offload_file.c schedule.c stage.c trainer.c \
