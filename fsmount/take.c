@@ -12,7 +12,7 @@
 #include "fsmount/clock.h"
 
 enum take_phase { TAKE_WORLD, TAKE_ASKING, TAKE_FIXING, TAKE_READY };
-enum { TAKE_MAX_FIXES = 8 };
+enum { TAKE_MAX_FIXES = 8, TAKE_PAGE_BYTES = 4096 };
 
 struct part {
     uint32_t rank;
@@ -32,7 +32,7 @@ struct take {
     uint64_t number, epoch, gen, step;
     enum array array;
     uint32_t tensor;
-    uint64_t bytes; /* charged */
+    uint64_t bytes; /* of the tensor */
     uint64_t try, since_ns;
     uint64_t knowledge; /* of takes, when it was asked for */
     uint64_t idle_turn; /* of takes, when it was asked for; 0: training went on */
@@ -90,11 +90,19 @@ static void take_release(struct takes *t, struct take *take) {
             world_send(t->world, take->parts[i].rank, MSG_TAKE_RELEASE, &m);
 }
 
+/* What a rank needs for the part that it has of a tensor: whole pages. More of them where several
+ * ranks have a part, but never more on one of them: no rank is out of memory before this limit is.
+ */
+static uint64_t take_cost(uint64_t bytes) {
+    uint64_t pages = bytes / TAKE_PAGE_BYTES + (bytes % TAKE_PAGE_BYTES != 0);
+    return (pages != 0 ? pages : 1) * TAKE_PAGE_BYTES;
+}
+
 static void take_free(struct takes *t, struct take *take) {
     take_release(t, take);
     for (uint32_t i = 0; i < take->part_count; i++)
         part_drop(&take->parts[i]);
-    t->used_bytes -= take->bytes;
+    t->used_bytes -= take_cost(take->bytes);
     take_unlink(take);
     free(take->parts);
     free(take);
@@ -432,12 +440,12 @@ int takes_join(struct takes *t, enum array array, uint32_t tensor, struct take_u
     if (model == NULL || tensor >= model_layout(model)->tensor_count)
         return -EIO;
     uint64_t bytes = model_tensor_bytes(model, tensor);
-    int rc = takes_charge(t, bytes);
+    int rc = takes_charge(t, take_cost(bytes));
     if (rc != 0)
         return rc;
     take = calloc(1, sizeof(*take));
     if (take == NULL) {
-        takes_discharge(t, bytes);
+        takes_discharge(t, take_cost(bytes));
         return -ENOMEM;
     }
     *take = (struct take){.next = t->all,

@@ -34,6 +34,8 @@ struct pool *pool_open(size_t limit_bytes) {
     return p;
 }
 
+void pool_set_limit(struct pool *p, size_t limit_bytes) { p->limit_bytes = limit_bytes; }
+
 static void pool_segment_free(struct pool_segment *s) {
     segment_close(&s->memory);
     free(s->used);
@@ -101,7 +103,8 @@ int pool_get(struct pool *p, size_t bytes, struct pool_part *out) {
     if (pages == 0)
         pages = 1;
     size_t size = pages * POOL_PAGE_BYTES;
-    if (bytes > p->limit_bytes || size > p->limit_bytes - p->used_bytes)
+    if (bytes > p->limit_bytes || p->used_bytes > p->limit_bytes ||
+        size > p->limit_bytes - p->used_bytes)
         return -ENOBUFS;
     struct pool_segment *s = p->segments;
     size_t at = 0;

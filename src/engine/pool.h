@@ -20,6 +20,8 @@ struct pool_part {
 /* limit_bytes: what all parts together may take. NULL: no memory. */
 struct pool *pool_open(size_t limit_bytes);
 void pool_close(struct pool *p);
+/* May be less than what is handed out: nothing more is until it is below again. */
+void pool_set_limit(struct pool *p, size_t limit_bytes);
 /* -ENOBUFS beyond the limit or when the host has no memory. */
 int pool_get(struct pool *p, size_t bytes, struct pool_part *out);
 /* The part may be handed out again at once: whoever reads it must have let go. An empty part is

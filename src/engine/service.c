@@ -204,6 +204,14 @@ static char *service_train_state(const struct service *s, uint64_t take) {
     return (char *)e.data;
 }
 
+/* What one rank may hold for takes; the daemon bounds the sum over ranks, this bounds a daemon that
+ * does not. */
+static size_t service_take_limit(const struct service *s) {
+    uint64_t ram = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 4;
+    uint64_t twice = 2 * layout_numel(s->args.layout) * TENSOR_ELEM_BYTES;
+    return s->config.take_memory != 0 ? s->config.take_memory : ram > twice ? ram : twice;
+}
+
 static int service_config(struct service *s, const struct blob *text) {
     struct err err = {0};
     char *copy = strndup((const char *)text->data, text->len_bytes);
@@ -211,6 +219,8 @@ static int service_config(struct service *s, const struct blob *text) {
     free(copy);
     if (rc != 0)
         log_error("orders of the supervisor: %s", err.text);
+    else
+        takes_set_limit(s->takes, service_take_limit(s));
     return rc;
 }
 
@@ -474,14 +484,6 @@ static void *service_main(void *arg) {
             service_alive(s);
     }
     return NULL;
-}
-
-/* What one rank may hold for takes; the daemon bounds the sum over ranks, this bounds a daemon that
- * does not. */
-static size_t service_take_limit(const struct service *s) {
-    uint64_t ram = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 4;
-    uint64_t twice = 2 * layout_numel(s->args.layout) * TENSOR_ELEM_BYTES;
-    return s->config.take_memory != 0 ? s->config.take_memory : ram > twice ? ram : twice;
 }
 
 static void service_free(struct service *s) {

@@ -67,6 +67,8 @@ struct takes *takes_open(struct arrays *a, const struct layout *l, uint32_t rank
     return t;
 }
 
+void takes_set_limit(struct takes *t, size_t limit_bytes) { pool_set_limit(t->pool, limit_bytes); }
+
 static struct take **takes_slot(struct takes *t, uint64_t session, uint64_t number) {
     struct take **at = &t->buckets[(number ^ session * 0x9e3779b97f4a7c15ull) % TAKES_BUCKETS];
     while (*at != NULL && ((*at)->session != session || (*at)->number != number))

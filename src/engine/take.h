@@ -13,6 +13,7 @@ struct takes;
 struct takes *takes_open(struct arrays *a, const struct layout *l, uint32_t rank, uint64_t epoch,
                          size_t limit_bytes);
 void takes_close(struct takes *t);
+void takes_set_limit(struct takes *t, size_t limit_bytes);
 
 /* A new daemon: everything of older sessions is dropped. daemon is borrowed, NULL: no daemon now.
  */

@@ -557,7 +557,7 @@ void world_orders(struct supervisor *s) {
             !config_get(&s->config, &knob_table[i], value, sizeof value))
             enc_printf(&config, "%s = %s\n", knob_table[i].name, value);
     struct msg_orders m = {.goal_step = s->goal.ordered, .config = {config.data, config.len_bytes}};
-    world_send(s, 0, MSG_ORDERS, &m);
+    world_send_all(s, MSG_ORDERS, &m);
     enc_free(&config);
 }
 

@@ -33,7 +33,7 @@ enum msg_type {
     MSG_RANK_READY,    /* R->S initialised or restored */
     MSG_RANK_ALIVE,    /* R->S each second, and what the service thread sees */
     MSG_RANK_BYE,      /* R->S last words: errno 0 after QUIT */
-    MSG_ORDERS,        /* S->R0 goal and live knobs; the newest replaces all older ones */
+    MSG_ORDERS,        /* S->R goal (R0's) and live knobs; the newest replaces all older ones */
     MSG_TAKE_RESERVE,  /* S->R allocate and touch memory for a wide take */
     MSG_TAKE_RESERVED, /* R->S */
     MSG_TAKE_FIX,      /* S->R0 (wide) and D->R0 (take of one tensor): put it on the agenda */

@@ -176,5 +176,14 @@ if [ -x "$GFS_BUILD/gatherfs-mountd" ] && [ -z "${GFS_NO_MOUNT-}" ] && [ -c /dev
     ok "the GPU's memory is told by kind" grep -Eq "^device/params" m/ranks/0/memory
     ok "it ends" stop
     grep -q " $work/m fuse" /proc/self/mountinfo && umount -l m
+
+    # Each tensor needs whole pages in a rank, and all together more than this.
+    mkdir little
+    timeout 120 "$gatherfs" run "${common[@]}" --device cpu --ranks 1 --set take_memory=200K little >run.out 2>&1 &
+    run_pid=$!
+    ok "a run with little memory for readers starts" until_ok 60 eval '[ "$(cat little/status/state)" = paused ]'
+    ok "... and all is read, one after the other" sh -c 'echo 1 >little/control/step && for f in little/live/*/*.npy; do cat "$f" || exit 1; done >/dev/null'
+    ok "... it ends" stop
+    grep -q " $work/little fuse" /proc/self/mountinfo && umount -l little
 fi
 finish

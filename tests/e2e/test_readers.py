@@ -244,6 +244,19 @@ def test_many_opens(folder):
         for fd in held:
             os.close(fd)
         test("... and closing them gives the memory back", run.read(TENSORS[1]) is not None)
+        names = names_and_sizes(run)
+        run.command("take_memory", "100M")
+        test("... and all of it at once fits in more", refused_at_once(names) == 0)
+
+
+def refused_at_once(names):
+    held, refused = [], 0
+    for name in names:
+        try:
+            held.append(open(name, "rb"))
+        except OSError:
+            refused += 1
+    return refused
 
 
 def main():

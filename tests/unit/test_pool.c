@@ -164,6 +164,26 @@ static void limit_counts_whole_pages_and_is_exact(void **state) {
     pool_close(p);
 }
 
+static void limit_may_be_moved_at_any_time(void **state) {
+    (void)state;
+    struct pool *p = pool_open(2 * PAGE);
+    struct pool_part parts[6];
+    assert_int_equal(pool_get(p, 2 * PAGE, &parts[0]), 0);
+    pool_set_limit(p, PAGE);
+    assert_int_equal(pool_get(p, 1, &parts[1]), -ENOBUFS);
+    pool_set_limit(p, 5 * PAGE);
+    for (int i = 1; i < 4; i++)
+        assert_int_equal(pool_get(p, 1, &parts[i]), 0);
+    assert_int_equal(pool_get(p, 1, &parts[4]), -ENOBUFS);
+    pool_set_limit(p, PAGE);
+    pool_put(p, &parts[0]);
+    assert_int_equal(pool_get(p, 1, &parts[4]), -ENOBUFS);
+    for (int i = 1; i < 4; i++)
+        pool_put(p, &parts[i]);
+    assert_int_equal(pool_get(p, 1, &parts[4]), 0);
+    pool_close(p);
+}
+
 static void host_without_memory_is_an_answer(void **state) {
     (void)state;
     struct pool *p = pool_open(64 * MIB);
@@ -239,6 +259,7 @@ int main(void) {
         cmocka_unit_test(small_parts_leave_large_segments_whole),
         cmocka_unit_test(part_larger_than_a_segment_has_one_of_its_own),
         cmocka_unit_test(limit_counts_whole_pages_and_is_exact),
+        cmocka_unit_test(limit_may_be_moved_at_any_time),
         cmocka_unit_test(host_without_memory_is_an_answer),
         cmocka_unit_test(forgotten_memory_is_never_written_again),
         cmocka_unit_test(random_use_keeps_parts_apart),

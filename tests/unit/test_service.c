@@ -298,6 +298,15 @@ static void take_without_memory_fails_with_enobufs(void **state) {
     rig_release(&r->daemon, 2);
     rig_ask(r, &r->daemon, 4, 1, ARRAY_PARAMS, 0, 0);
     (void)rig_reply(&r->daemon, 4, 1, TAKE_COPY);
+    static const char more[] = "take_memory = 16384\n";
+    struct msg_orders orders = {.config = {(const uint8_t *)more, sizeof(more) - 1}};
+    rig_order(r, MSG_ORDERS, &orders);
+    rig_sync(r);
+    rig_ask(r, &r->daemon, 5, 1, ARRAY_PARAMS, 0, 0);
+    (void)rig_reply(&r->daemon, 5, 1, TAKE_COPY);
+    rig_ask(r, &r->daemon, 6, 1, ARRAY_PARAMS, 0, 0);
+    m = rig_reply(&r->daemon, 6, 1, TAKE_FAILED);
+    assert_int_equal(m.code, ENOBUFS);
 }
 
 /* ---- segments */
