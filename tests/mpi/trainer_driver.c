@@ -28,6 +28,8 @@
 #include "model/model.h"
 #include "shard/wrap.h"
 
+enum { LAST_WORDS_US = 300000 };
+
 struct driver {
     struct config config;
     const char *dump_dir;
@@ -335,6 +337,8 @@ int main(int argc, char **argv) {
         rc = driver_run(&d, &err);
     if (rc != 0) {
         fprintf(stderr, "trainer_driver: rank %u: %s\n", d.rank, err.text);
+        usleep(
+            LAST_WORDS_US); /* a launcher that ends the world may drop what it has not read yet */
         comm_world_abort(1);
     }
     driver_close(&d);
