@@ -173,7 +173,8 @@ const struct knob knob_table[] = {
      .min = 0.1,
      .max = 86400,
      .metavar = "SECONDS",
-     .help = "how long a collective of nccl may make no progress before the run restarts"},
+     .help = "how long a collective of nccl may make no progress, or a rank be silent, before the "
+             "ranks restart"},
     {.name = "device",
      .option = "device",
      .type = KNOB_CHOICE,

@@ -367,6 +367,7 @@ static void on_housekeeping(void *arg) {
     if (s->status.is_dirty)
         status_send(s);
     if (++s->ticks % TICKS_A_SECOND == 0) {
+        world_tick(s);
         status_tell_ranks(s);
         show_progress(s, false);
     }

@@ -53,6 +53,7 @@ struct rank {
     int64_t pid;
     bool ready, said_bye;
     uint64_t last_seen_ns;
+    uint32_t silent_s; /* how many seconds of ours it has said nothing */
     struct msg_rank_alive alive;
     double peak_flops;
     struct msg_rank_device device; /* as of MSG_RANK_READY; memory is a view of the next */
@@ -88,6 +89,8 @@ void world_lose(struct supervisor *s);
 void world_kill(struct supervisor *s);
 /* At once, without looking back: for the end of the process. */
 void world_close(struct supervisor *s);
+/* Each second: a rank that has been silent for too long is the end of this world. */
+void world_tick(struct supervisor *s);
 void world_orders(struct supervisor *s); /* sends goal and live knobs if there is a world */
 void world_quit(struct supervisor *s);
 void world_send(struct supervisor *s, uint32_t rank, uint16_t type, const void *msg);

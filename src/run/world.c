@@ -33,6 +33,7 @@ enum {
     WORLD_END_MS = 10000,   /* so long we wait for killed processes to be gone */
     WORLD_LEAVE_MS = 60000, /* so long a world may take to leave after MSG_QUIT */
     DOUBT_MS = 1500,
+    SILENCE_MIN_S = 10, /* of a rank that speaks each second, on a machine that is busy */
 };
 
 /* ---- ends */
@@ -441,6 +442,7 @@ static void on_rank_frame(void *arg, struct peer *p, struct frame *f) {
     if (r == s->world.size)
         return;
     s->world.ranks[r].last_seen_ns = loop_time_ns();
+    s->world.ranks[r].silent_s = 0;
     if (!rank_may_send(f->type) || msg_decode(f->type, f->payload, f->len_bytes, &m)) {
         log_warn("rank %u: %s is not understood", r, msg_type_name(f->type));
         return;
@@ -491,6 +493,22 @@ static void on_rank_end(void *arg, struct peer *p) {
     char why[80];
     snprintf(why, sizeof why, "rank %u (process %" PRId64 ") is gone", r, w->ranks[r].pid);
     supervisor_world_failed(s, why, false);
+}
+
+/* Counted, not timed: when all were stopped together nobody was silent. */
+void world_tick(struct supervisor *s) {
+    double limit = s->config.comm_timeout;
+    char why[128];
+    if (limit < SILENCE_MIN_S)
+        limit = SILENCE_MIN_S;
+    for (uint32_t r = 0; r < s->world.size && world_is_ready(s); r++) {
+        struct rank *rank = &s->world.ranks[r];
+        if (++rank->silent_s <= limit)
+            continue;
+        snprintf(why, sizeof why, "rank %u (process %" PRId64 ") gave no sign of life for %.0f s",
+                 r, rank->pid, limit);
+        supervisor_world_failed(s, why, false);
+    }
 }
 
 static bool check_hello(struct supervisor *s, const struct msg_rank_hello *m, char why[256]) {

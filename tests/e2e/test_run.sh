@@ -113,6 +113,17 @@ ok "the next start sweeps" value_is mnt state paused
 ok "gatherfs stop MNT" "$gatherfs" stop mnt
 ok "... exit 0" run_ends 0
 
+# ---- a rank that is there and says nothing
+start_mounted quiet "${tiny[@]}" --steps 1000 --set comm_timeout=1 --paused
+echo 3 >quiet/control/step
+echo saved >quiet/control/snapshot
+kill -STOP "$(cat quiet/ranks/$((ranks - 1))/pid)"
+ok "a rank that is stopped for long is replaced" timeout 40 sh -c "echo 2 >quiet/control/step"
+ok "... with words" said "gave no sign of life for 10 s: the ranks are started again"
+ok "... and the steps are made" value_is quiet step 5
+ok "... it ends" "$gatherfs" stop quiet
+wait
+
 # ---- offline
 ok "gatherfs mount" "$gatherfs" mount --background mnt.run off
 ok "... says offline" value_is off state offline
