@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,6 +140,9 @@ static bool wants_help(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    /* A file that may not grow (ulimit -f) is an error, EFBIG, to the processes started here too.
+     */
+    signal(SIGXFSZ, SIG_IGN);
     log_open("gatherfs", LEVEL_INFO);
     if (argc < 2) {
         help(stderr);

@@ -57,6 +57,19 @@ ok "... nothing half written is left" sh -c '! ls -a saves/snapshots | grep -q "
 kill -TERM "$run_pid"
 ok "... and ends well" ends 0
 
+# One rank: the launcher of more has files of its own that are larger.
+(ulimit -f 2048 && exec timeout 120 "$gatherfs" run --no-mount --run-dir limited "${tiny[@]}" --ranks 1 --steps 100000 --paused) >run.out 2>&1 &
+run_pid=$!
+until_ok 30 is_up_or_over limited
+ok "files that may not grow, and memory that is shared: a snapshot is refused" refused ENOBUFS limited snapshot one
+ok "... training goes on" "$gatherfs" command limited step 2
+pid=$(supervisor_of limited)
+kill -INT "$pid"
+ok "... the last snapshot can't be written either" until_ok 10 said "could not be written.*no memory"
+sleep 0.5
+kill -INT "$pid"
+ok "... the second Ctrl-C ends it" ends 1
+
 if [ "$(id -u)" = 0 ] && unshare -m --propagation unchanged true 2>/dev/null; then
     mkdir small
     mount -t tmpfs -o size=16m,mode=0700 gatherfs-test small
