@@ -221,7 +221,7 @@ static void hold_read(struct arrays *a, const struct group *g, struct hold *h) {
                         h->dst + h->read_elems * TENSOR_ELEM_BYTES);
     h->read_elems += elems;
     if (rc != 0)
-        h->code = -rc;
+        h->code = EIO;
     if (rc != 0 || elems == left)
         hold_end(a, g, h, rc != 0 ? HOLD_FAILED : HOLD_COPIED);
 }
@@ -552,7 +552,7 @@ static struct hold *arrays_next_staged(struct arrays *a) {
     h->state = HOLD_DONE;
     if (c->rc != 0) {
         h->result = HOLD_FAILED;
-        h->code = EIO; /* a reader has nothing to do with what the device lacks */
+        h->code = EIO;
     }
     pthread_mutex_unlock(&g->lock);
     return h;

@@ -108,8 +108,8 @@ struct hold {
     /* under the group's lock */
     enum hold_state state;
     enum hold_result result;   /* when HOLD_DONE */
-    int code;                  /* for HOLD_FAILED: the errno, EIO where it was the device's; what
-                                * is at dst is undefined */
+    int code;                  /* for HOLD_FAILED: EIO, since a reader has nothing to do with what a
+                                * device or a disk lacks; what is at dst is undefined */
     uint64_t gen, step;        /* version of what was copied; for HOLD_PASSED of what is there */
     struct hold *next, **prev; /* in the group's list */
     uint64_t read_elems;       /* from elsewhere, so far */

@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/log.h"
+
 enum { JOBS_MAX = 4, WINDOW_BYTES = 1 << 20 };
 
 struct offload_file {
@@ -205,6 +207,8 @@ int offload_file_read(struct offload_file *f, uint64_t offset, size_t bytes, voi
         done += w.part;
     }
     pthread_mutex_unlock(&f->window_lock);
+    if (rc != 0) /* for a reader, who hears less; the training goes on */
+        log_warn("offload: reading the scratch file in %s: %s", f->dir, strerror(-rc));
     return rc;
 }
 

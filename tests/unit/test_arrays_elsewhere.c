@@ -165,7 +165,7 @@ static void read_that_fails_fails_its_hold(void **state) {
             assert_int_equal(e.reads, nth);
             assert_ptr_equal(arrays_next_done(e.w.arrays), &e.h);
             assert_int_equal(e.h.result, HOLD_FAILED);
-            assert_int_equal(e.h.code, ENXIO);
+            assert_int_equal(e.h.code, EIO);
             assert_null(arrays_next_done(e.w.arrays));
             elsewhere_close(&e);
         }
